@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -109,23 +110,16 @@ class Admission:
 
     def _take_back_stale(self, tasks: dict[str, Any]) -> None:
         for task_id, entry in list(tasks.items()):
-            if "instances" in entry and self._abandoned(task_id):
+            if "instances" in entry and self._abandoned(task_id, self._home):
                 del tasks[task_id]
 
-    def _abandoned(self, task_id: str, home: Path | None = None) -> bool:
+    def _abandoned(self, task_id: str, home: Path) -> bool:
         """Whether a task has neither a supervisor nor any live process."""
-        home = home or self._home
-        if self._supervised(task_id, home):
-            return False
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            last = json.loads((home / "tasks" / task_id / "supervisor.json").read_bytes())
+            if processes.is_alive(int(last["pid"]), str(last["start"])):
+                return False
         return not processes.marked({"FLOW_TASK_ID": task_id, "FLOW_HOME": str(home)})
-
-    def _supervised(self, task_id: str, home: Path | None = None) -> bool:
-        note = (home or self._home) / "tasks" / task_id / "supervisor.json"
-        try:
-            last = json.loads(note.read_bytes())
-            return processes.is_alive(int(last["pid"]), str(last["start"]))
-        except (OSError, ValueError, KeyError, TypeError):
-            return False
 
     # GPUs
 
@@ -158,9 +152,9 @@ class Admission:
 
     def _is_stale(self, lease: dict[str, str], tasks: dict[str, Any]) -> bool:
         home, task_id = Path(lease["home"]), lease["task"]
-        if home != self._home:
-            return self._abandoned(task_id, home)
-        return "instances" not in tasks.get(task_id, {}) or self._abandoned(task_id)
+        if home == self._home and "instances" not in tasks.get(task_id, {}):
+            return True
+        return self._abandoned(task_id, home)
 
 
 def _running(tasks: dict[str, Any]) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.system import node_facts
-from flowlite.spec.gpu import KINDS, GpuRequest
+from flowlite.spec.gpu import KINDS, GpuRequest, kind_named
 
 _FIELDS = "index,uuid,name,memory.total"
 
@@ -25,18 +25,13 @@ class Gpu:
     @property
     def kind(self) -> str:
         """The canonical kind ("h100"); "" if no GPU string names it."""
-        words = re.sub(r"[^a-z0-9]+", " ", self.name.lower()).split()
-        joined = ["".join(words[i:j]) for i in range(len(words)) for j in range(i + 1, i + 4)]
-        found = [kind for kind in KINDS if kind in joined]
-        return max(found, key=len, default="")
+        return kind_named(self.name)
 
     def fits(self, request: GpuRequest) -> bool:
-        """Whether the GPU matches a request. The driver reserves some memory, so the nearest size counts."""
+        """Whether the GPU matches a request."""
         if self.kind != request.kind:
             return False
-        sizes = KINDS[self.kind].memory_gb
-        nearest = min(sizes, key=lambda size: abs(size - self.memory_gb))
-        return request.memory_gb in (None, nearest)
+        return request.memory_gb in (None, KINDS[self.kind].nearest_size(self.memory_gb))
 
 
 def discover() -> list[Gpu]:

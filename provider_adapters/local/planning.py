@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from shutil import which
@@ -13,7 +14,6 @@ from flowlite.errors import CapExceeded, ConfigError
 from flowlite.provider import Plan, slots_of_gang
 from flowlite.provider.dollars import exact
 from provider_adapters.local.gpus import Gpu, discover
-from provider_adapters.local.images import choose_container
 from provider_adapters.local.pythons import choose_python, note_of_one_command
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 _SETTINGS = ("price_per_hour", "preempted_after")
-
+_IMAGE_SECONDS = 20.0
 _LEAST_GB_OF_A_NODE, _LEAST_GB_OF_A_WORKER = 0.010, 0.002
 """Memory of an agent with its reaper, and of a Python that only sleeps; less than any has been seen to take."""
 
@@ -47,7 +47,7 @@ def make_plan(config: TaskConfig, settings: ProviderSettings) -> Plan:
     gpus, notes = _choose_gpus(config)
     most = min(config.most_nodes, _nodes_in_memory(config))
     most = min(most, len(gpus) // config.gpus_per_node) if gpus else most
-    container, why = choose_container(config)
+    container, why = _choose_container(config)
     notes += why
     python, why = choose_python(config, container is not None)
     notes += why
@@ -77,13 +77,7 @@ def make_plan(config: TaskConfig, settings: ProviderSettings) -> Plan:
             "most_warm": options["local_warm"],
             "preempted_after": preempted_after,
             "volumes": [
-                {
-                    "name": volume.name,
-                    "path": path,
-                    "interface": volume.interface,
-                    "size_gb": volume.size_gb,
-                }
-                for path, volume in config.volumes.items()
+                {"path": path, **volume.model_dump()} for path, volume in config.volumes.items()
             ],
         },
     )
@@ -216,6 +210,40 @@ def _choose_gpus(config: TaskConfig) -> tuple[list[Gpu], list[str]]:
         f"rehearsal on CPU: {config.most_nodes} × {request} was asked for and this machine has {have}; "
         f"{config.total_processes} {workers} without GPU will run"
     ]
+
+
+def _choose_container(config: TaskConfig) -> tuple[dict[str, Any] | None, list[str]]:
+    """The container the task runs in, None for none, and notes for the user.
+
+    An image is used only if docker or podman already has it: a rehearsal should not download gigabytes.
+    """
+    if config.image is None:
+        return None, []
+    programs = [path for name in ("docker", "podman") if (path := which(name))]
+    if any(_has_image(program, config.image) for program in programs):
+        return {"image": config.image}, []
+    if not programs:
+        why = "neither docker nor podman is installed here"
+    else:
+        name = programs[-1].rpartition("/")[2]
+        why = f"it is not on this machine (`{name} pull {config.image}` brings it)"
+    return None, [
+        f"image {config.image} is not used: {why}; the task runs in this Python environment"
+    ]
+
+
+def _has_image(program: str, image: str) -> bool:
+    try:
+        looked = subprocess.run(
+            [program, "image", "inspect", image],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_IMAGE_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return looked.returncode == 0
 
 
 def _without_effect(config: TaskConfig) -> list[str]:

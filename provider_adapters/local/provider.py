@@ -51,10 +51,9 @@ class LocalProvider(Provider):
 
     def __init__(self, home: Path, settings: ProviderSettings) -> None:
         super().__init__(home, settings)
-        self._home = home
-        self._admission = Admission(self._home)
-        self._volumes = Volumes(self._home / "volumes")
-        self._warm = warming.WarmNodes(self._home)
+        self._admission = Admission(self.home)
+        self._volumes = Volumes(self.home / "volumes")
+        self._warm = warming.WarmNodes(self.home)
 
     @classmethod
     def freeze(cls, settings: Settings, environment: Mapping[str, str]) -> ProviderSettings:
@@ -89,7 +88,7 @@ class LocalProvider(Provider):
         plan = Plan.from_json(intent.plan)
         volumes = self._make_volumes(plan)
         try:
-            spec = warming.spec_of(self._home, plan, intent)
+            spec = warming.spec_of(self.home, plan, intent)
         except OSError as error:
             raise ProviderError(f"the nodes cannot be made: {error}") from error
         socket = spec["socket"] if spec else self._socket_for_later(plan, intent)
@@ -164,7 +163,7 @@ class LocalProvider(Provider):
                     _remove(home)
             self._warm.end([instance.id for instance in ending])
             if whole:
-                warming.forget(warming.socket_of(self._home, task_id))
+                warming.forget(warming.socket_of(self.home, task_id))
 
     def retain(self, instances: Sequence[Instance]) -> list[Instance]:
         for instance in instances:
@@ -202,7 +201,7 @@ class LocalProvider(Provider):
         gpus = instance.data.get("gpus")
         environment = {
             "FLOW_TASK_ID": instance.task_id,
-            "FLOW_HOME": str(self._home),
+            "FLOW_HOME": str(self.home),
         }
         if gpus:
             # nvidia-smi numbers the GPUs in this order; CUDA by default does not.
@@ -219,10 +218,10 @@ class LocalProvider(Provider):
             environment=environment,
             visible_gpus=",".join(map(str, gpus)) if gpus else hidden,
             warm_socket=instance.data.get("warm_socket"),
-            ports_dir=str(self._home / "ports"),
+            ports_dir=str(self.home / "ports"),
             volumes=tuple(instance.data.get("volumes", ())),
             container=plan.options.get("container"),
-            python_spec=python and {**python, "directory": str(self._home / "envs")},
+            python_spec=python and {**python, "directory": str(self.home / "envs")},
             preemption={"kind": "rehearsal", "after": after} if rehearses else None,
         )
 
@@ -284,7 +283,7 @@ class LocalProvider(Provider):
     # Helpers
 
     def _node_home(self, instance: Instance) -> Path:
-        return self._home / "tasks" / instance.task_id / "nodes" / instance.id
+        return self.home / "tasks" / instance.task_id / "nodes" / instance.id
 
     def _retained(self, instance: Instance) -> Path:
         """A marker file that exists as long as the node's files are still needed."""
@@ -296,7 +295,7 @@ class LocalProvider(Provider):
         depends = plan.options.get("python_spec") or intent.preload.get("setup")
         if depends and intent.preload.get("warm_seconds"):
             return None
-        return warming.socket_of(self._home, intent.task_id)
+        return warming.socket_of(self.home, intent.task_id)
 
     def _make_volumes(self, plan: Plan) -> list[dict[str, Any]]:
         made = []
@@ -315,7 +314,7 @@ class LocalProvider(Provider):
     def _end_processes(self, task_id: str, ending: Sequence[Instance] | None) -> set[int]:
         """Kills every process of these instances, or of the whole task; returns those that did not die."""
         if ending is None:
-            markers = {"FLOW_TASK_ID": task_id, "FLOW_HOME": str(self._home)}
+            markers = {"FLOW_TASK_ID": task_id, "FLOW_HOME": str(self.home)}
             return processes.kill_all(lambda: processes.marked(markers))
         homes = [self._node_home(instance) for instance in ending]
         return processes.kill_all(
@@ -323,7 +322,7 @@ class LocalProvider(Provider):
         )
 
     def _tasks_with_processes(self, task_id: str | None) -> set[str]:
-        markers = {"FLOW_HOME": str(self._home)}
+        markers = {"FLOW_HOME": str(self.home)}
         if task_id is not None:
             markers["FLOW_TASK_ID"] = task_id
             return {task_id} if processes.marked(markers) else set()

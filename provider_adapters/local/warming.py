@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -114,7 +115,9 @@ class WarmNodes:
         found = [registry.look(socket) for socket in {socket for _, socket in nodes}]
         answering = {each.socket for each in found if each is not None and registry.answers(each)}
         warm_ones = [
-            _as_warm(instance, socket, until) for instance, socket in nodes if socket in answering
+            replace(instance, state="warm", data={**instance.data, "warm_socket": socket})
+            for instance, socket in nodes
+            if socket in answering
         ]
         if warm_ones:
             with self._ledger.change() as entries:
@@ -177,16 +180,6 @@ class WarmNodes:
 def _process(instance: Instance) -> registry.WarmServer | None:
     socket = str(instance.data.get("warm_socket") or "")
     return registry.look(socket) if socket else None
-
-
-def _as_warm(instance: Instance, socket: str, until: float) -> Instance:
-    return Instance.from_json(
-        {
-            **instance.to_json(),
-            "state": "warm",
-            "data": {**instance.data, "warm_socket": socket, "warm_until": until},
-        }
-    )
 
 
 def _as_shipped(agent: Path) -> ModuleType:

@@ -14,11 +14,12 @@ from typing import Any
 
 from flowlite.connect import programs
 from flowlite.connect.bounded import last_line, parse_object
-from flowlite.errors import ConfigError, HostKeyError, NodeUnreachable, ProviderError
+from flowlite.errors import HostKeyError, NodeUnreachable, ProviderError
 from flowlite.node.host_lease.client import NAME as LEASE
 from flowlite.node.preflight import gpu_health
 from flowlite.node.preflight.gpu_health import GpuHealth
 from flowlite.node.quick_dataclass import dataclass
+from provider_adapters import remote_commands
 from provider_adapters.ssh import host_requirements, hosts, leases
 from provider_adapters.ssh.hosts import Facts, Memory
 from provider_adapters.ssh.pools import Host, Pool
@@ -31,7 +32,6 @@ _MOST_SAID = 2000
 _ANSWER_SECONDS = 10.0
 _RUN_SECONDS = 60.0
 _PCI_ADDRESS = re.compile(r"^[0-9a-fA-F:.]{7,20}$", re.MULTILINE)
-_TROUBLE = (ProviderError, ConfigError, OSError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +39,14 @@ class Problem:
     """A problem with a host. `serious` says whether tasks fail because of it."""
 
     host: str
-    what: str
+    problem: str
     fix: str
     serious: bool = True
 
 
 def check(pool: Pool, memory: Memory, unfit: UnfitHosts) -> tuple[dict[str, Facts], list[Problem]]:
     """The facts of every host that answers, and the problems of the pool. Lets hosts be used again that are well."""
-    answers = hosts.everywhere(pool.hosts, lambda host: _ask(host, memory), *_TROUBLE)
+    answers = hosts.everywhere(pool.hosts, lambda host: hosts.ask_now(host, memory), *hosts.TROUBLE)
     found: dict[str, Facts] = {}
     problems: list[Problem] = []
     for host, answer in zip(pool.hosts, answers, strict=True):
@@ -65,13 +65,6 @@ def check(pool: Pool, memory: Memory, unfit: UnfitHosts) -> tuple[dict[str, Fact
     if pool.shared_dir and able:
         problems += _shared(pool, able, found)
     return found, problems
-
-
-def _ask(host: Host, memory: Memory) -> tuple[Facts, dict[str, Any] | None]:
-    with hosts.connect(host) as connection:
-        facts, held = hosts.probe(host, connection)
-    memory.keep(host, facts)
-    return facts, held
 
 
 def _unreachable(host: Host, error: Exception) -> Problem:
@@ -184,7 +177,7 @@ def _of_what_tasks_found(host: Host, unfit: UnfitHosts) -> list[Problem]:
         return []
     try:
         health = _gpu_health(host)
-    except _TROUBLE as error:
+    except hosts.TROUBLE as error:
         return [
             Problem(
                 host.name, f"{why}. Its GPUs cannot be looked at now: {error}", "see the message"
@@ -199,7 +192,7 @@ def _of_what_tasks_found(host: Host, unfit: UnfitHosts) -> list[Problem]:
 
 
 def _gpu_health(host: Host) -> GpuHealth:
-    """What a host says of its GPUs now, which is not taken for true beyond numbers. Raises one of `_TROUBLE`."""
+    """What a host says of its GPUs now, which is not taken for true beyond numbers. Raises one of `hosts.TROUBLE`."""
     with hosts.connect(host) as connection:
         asked = f"nvidia-smi --query-gpu={gpu_health.QUERY} --format=csv,noheader,nounits"
         listed = connection.run(
@@ -228,7 +221,7 @@ def _gpus_differ(able: Sequence[Host], found: Mapping[str, Facts]) -> list[Probl
 def _between(able: Sequence[Host], found: Mapping[str, Facts]) -> list[Problem]:
     """Whether each host can connect to every other on any TCP port, and the client through its SSH server."""
     answers = hosts.everywhere(
-        able, lambda host: _serving(_run(host, found, "serve", str(_SERVE_SECONDS))), *_TROUBLE
+        able, lambda host: _serving(_run(host, found, "serve", str(_SERVE_SECONDS))), *hosts.TROUBLE
     )
     serving = [
         (host, *answer)
@@ -251,7 +244,7 @@ def _between(able: Sequence[Host], found: Mapping[str, Facts]) -> list[Problem]:
         pids = {host.name: str(pid) for host, _, pid in serving}
         listeners = [host for host, _, _ in serving]
         hosts.everywhere(
-            listeners, lambda host: _run(host, found, "end", pids[host.name]), *_TROUBLE
+            listeners, lambda host: _run(host, found, "end", pids[host.name]), *hosts.TROUBLE
         )
 
 
@@ -282,7 +275,7 @@ def _unreached(
     served = {str(name): int(str(port)) for name, _, port in listening}
     problems = _forwarding([host for host in able if host.name in served], served)
     addresses = {str(name): f"{address}:{port}" for name, address, port in listening}
-    for host, failed in zip(able, hosts.everywhere(able, reach, *_TROUBLE), strict=True):
+    for host, failed in zip(able, hosts.everywhere(able, reach, *hosts.TROUBLE), strict=True):
         if isinstance(failed, Exception):
             problems.append(Problem(host.name, str(failed), "see the message"))
             continue
@@ -310,7 +303,7 @@ def _forwarding(able: Sequence[Host], ports: Mapping[str, int]) -> list[Problem]
             finally:
                 writer.close()
 
-    trouble = (*_TROUBLE, EOFError)
+    trouble = (*hosts.TROUBLE, EOFError)
     answers = hosts.everywhere(able, lambda host: asyncio.run(say(host)), *trouble)
     return [
         Problem(
@@ -330,10 +323,10 @@ def _shared(pool: Pool, able: Sequence[Host], found: Mapping[str, Facts]) -> lis
     first, *others = able
     try:
         _run(first, found, "write", path, text)
-    except _TROUBLE as error:
+    except hosts.TROUBLE as error:
         return [Problem(first.name, str(error), f"make {pool.shared_dir} writable for you there")]
-    answers = hosts.everywhere(others, lambda host: _run(host, found, "read", path), *_TROUBLE)
-    with suppress(*_TROUBLE):
+    answers = hosts.everywhere(others, lambda host: _run(host, found, "read", path), *hosts.TROUBLE)
+    with suppress(*hosts.TROUBLE):
         _run(first, found, "remove", path)
     return [
         Problem(
@@ -350,10 +343,7 @@ def _run(host: Host, found: Mapping[str, Facts], *arguments: str) -> str:
     program = (Path(__file__).with_name("on_hosts") / "links_script.py").read_bytes()
     argv = [_python(host, found), "-I", "-S", "-", *arguments]
     with hosts.connect(host) as connection:
-        try:
-            done = connection.run(argv, input=program, timeout=_RUN_SECONDS)
-        except TimeoutError as error:
-            raise NodeUnreachable(f"it runs nothing within {_RUN_SECONDS:.0f} s") from error
+        done = remote_commands.run(connection, argv, _RUN_SECONDS, input=program)
     if done.code != 0:
         said = last_line(done.stderr)[:_MOST_SAID].decode("utf-8", "replace").strip()
         raise ProviderError(said or f"exit code {done.code}")
@@ -363,13 +353,3 @@ def _run(host: Host, found: Mapping[str, Facts], *arguments: str) -> str:
 def _python(host: Host, found: Mapping[str, Facts]) -> str:
     chosen = host_requirements.choose_python(host, found[host.name], None)
     return chosen[0] if chosen else ""
-
-
-def as_json(problem: Problem) -> dict[str, Any]:
-    """A JSON object for `--json`."""
-    return {
-        "host": problem.host,
-        "problem": problem.what,
-        "fix": problem.fix,
-        "serious": problem.serious,
-    }

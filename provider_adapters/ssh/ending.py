@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from flowlite.errors import ConfigError, NodeUnreachable, ProviderError
+from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.provider import Instance
 from flowlite.state import clock
 from provider_adapters.ssh import hosts, leases, records
@@ -26,7 +26,6 @@ from provider_adapters.ssh.unfit_hosts import UnfitHosts
 SILENT_SECONDS = 10.0
 # With no host within reach the network may be at fault: how long to wait for it.
 PATIENCE_SECONDS = 120.0
-_TROUBLE = (ProviderError, ConfigError, OSError)
 
 
 class Ending:
@@ -55,7 +54,7 @@ class Ending:
         answering = [instance for instance in instances if instance not in silent]
         retaining = self._records.retaining(answering)
         results = hosts.everywhere(
-            answering, lambda each: self._release(each, retain=each.id in retaining), *_TROUBLE
+            answering, lambda each: self._release(each, retain=each.id in retaining), *hosts.TROUBLE
         )
         pairs = list(zip(answering, results, strict=True))
         released = [each for each, result in pairs if not isinstance(result, Exception)]
@@ -112,7 +111,7 @@ class Ending:
             if answer["ok"]:
                 self._records.forget_left(entry)
 
-        trouble = (*_TROUBLE, leases.NotThere)
+        trouble = (*hosts.TROUBLE, leases.NotThere)
         results = hosts.everywhere(given_up, free, *trouble, patience=patience)
         for entry, result in zip(given_up, results, strict=True):
             if isinstance(result, leases.NotThere):
@@ -130,7 +129,7 @@ class Ending:
                 client = self._records.client
                 leases.release(connection, instance.data, instance.task_id, client)
 
-        results = hosts.everywhere(instances, forget, *_TROUBLE)
+        results = hosts.everywhere(instances, forget, *hosts.TROUBLE)
         told = [str(each) for each in results if isinstance(each, Exception)]
         if told:
             raise ProviderError("; ".join(told))
@@ -145,7 +144,7 @@ class Ending:
                 others |= {host.key: host for host in near if host.key not in keys}
         asked = list(others.values())
         answers = hosts.everywhere(
-            asked, lambda host: _say_true(host.target), *_TROUBLE, patience=hosts.PATIENCE
+            asked, lambda host: _say_true(host.target), *hosts.TROUBLE, patience=hosts.PATIENCE
         )
         good = [h for h, a in zip(asked, answers, strict=True) if not isinstance(a, Exception)]
         return good[0].name if good else ""
@@ -157,7 +156,7 @@ class Ending:
         answers = hosts.everywhere(
             instances,
             lambda each: _say_true(each.data["target"]),
-            *_TROUBLE,
+            *hosts.TROUBLE,
             patience=hosts.PATIENCE,
         )
         pairs = list(zip(instances, answers, strict=True))

@@ -56,14 +56,13 @@ def _python(value: Any) -> None:
 
 
 _GPU = fields({"index": count, "uuid": _line, "name": _line, "memory_gb": number})
-_LINES = dict.fromkeys(("boot", "hostname", "system", "machine", "home", "root"), _line)
+_LINES = dict.fromkeys(("boot", "system", "machine", "home", "root"), _line)
 _REASONS = dict.fromkeys(("unsafe", "unwritable", "sockets", "no_sockets"), text)
 _FACTS = fields(
     {},
     {
         **_LINES,
         **_REASONS,
-        "uid": integer,
         "pythons": listing(_python),
         "cores": count,
         "memory_gb": number,
@@ -85,8 +84,6 @@ _DATA = fields(
         "launched_at": moment,
         "pythons": listing(pair(_line)),
         "gpus": listing(count),
-        "cores": count,
-        "tools": listing(_line),
     },
 )
 _LEASE = fields(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowlite.errors import ConfigError, NotFound, ProviderError
+from flowlite.errors import ConfigError, NotFound
 from flowlite.settings.settings import HOME_FILE, ensure_home
 from flowlite.settings.suggest import did_you_mean
 from provider_adapters.ssh import checking, editing, host_requirements, hosts, leases
@@ -100,14 +101,9 @@ class HostCommands:
     def rows(self, pool: str | None) -> list[dict[str, Any]]:
         """Every host with its facts and the holder of its lease, all asked now."""
         listed = [host for each in self.pools(pool) for host in each.hosts]
-
-        def ask(host: Host) -> tuple[Facts, dict[str, Any] | None]:
-            with hosts.connect(host) as connection:
-                facts, held = hosts.probe(host, connection)
-            self._memory.keep(host, facts)
-            return facts, held
-
-        answers = hosts.everywhere(listed, ask, ProviderError, ConfigError, OSError)
+        answers = hosts.everywhere(
+            listed, lambda host: hosts.ask_now(host, self._memory), *hosts.TROUBLE
+        )
         return [
             _row(host, answer, self._unfit.why(host.key))
             for host, answer in zip(listed, answers, strict=True)
@@ -125,7 +121,7 @@ class HostCommands:
                     "pool": each.name,
                     "hosts": [host.name for host in each.hosts],
                     "answered": list(found),
-                    "problems": [checking.as_json(problem) for problem in problems],
+                    "problems": [asdict(problem) for problem in problems],
                 }
             )
         return told

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from flowlite.connect import programs
-from flowlite.spec.gpu import KINDS, GpuRequest
+from flowlite.spec.gpu import KINDS, GpuRequest, kind_named
+from provider_adapters import pythons
 from provider_adapters.ssh.hosts import Facts
 from provider_adapters.ssh.pools import Host
-
-# The oldest Python that the agent supports.
-OLDEST_PYTHON = (3, 11)
 
 
 def misfit(host: Host, facts: Facts | None, wanted: Mapping[str, Any]) -> str:
@@ -66,30 +63,14 @@ def gpus_in_words(host: Host, facts: Facts | None) -> str:
     return ", ".join(counted) or "no GPU"
 
 
-def kind_of(name: str) -> str:
-    """Canonical kind ("h100") of a GPU from the driver's name; "" if no GPU string names it."""
-    words = re.sub(r"[^a-z0-9]+", " ", name.lower()).split()
-    joined = {"".join(words[i:j]) for i in range(len(words)) for j in range(i + 1, i + 4)}
-    return max((kind for kind in KINDS if kind in joined), key=len, default="")
-
-
 def _is(gpu: Mapping[str, Any], request: GpuRequest) -> bool:
-    kind = kind_of(str(gpu["name"]))
+    kind = kind_named(str(gpu["name"]))
     if kind != request.kind:
         return False
-    # The driver reserves some of the memory, so the nearest size counts.
-    nearest = min(KINDS[kind].memory_gb, key=lambda size: abs(size - float(gpu["memory_gb"])))
-    return request.memory_gb in (None, nearest)
+    return request.memory_gb in (None, KINDS[kind].nearest_size(float(gpu["memory_gb"])))
 
 
 # Python
-
-
-def version_of(text: str) -> tuple[int, ...]:
-    """`3.11.7` as numbers; () for a Python that is not CPython."""
-    if not text[:1].isdigit():
-        return ()
-    return tuple(int(part) for part in text.split(".") if part.isdigit())
 
 
 def choose_python(host: Host, facts: Facts, minor: str | None) -> tuple[str, str] | None:
@@ -97,18 +78,16 @@ def choose_python(host: Host, facts: Facts, minor: str | None) -> tuple[str, str
 
     A configured interpreter always takes precedence. None if none is new enough.
     """
-    known = [each for each in facts.pythons if version_of(each[1])[:2] >= OLDEST_PYTHON]
     if host.python:
-        known = [each for each in known if each == _declared(host, facts)]
-    same = [each for each in known if minor and each[1].startswith(f"{minor}.")]
-    return next(iter(same or known), None)
+        declared = _declared(host, facts)
+        return pythons.choose([declared] if declared else [], minor)
+    return pythons.choose(facts.pythons, minor)
 
 
 def python_problem(host: Host, facts: Facts) -> str:
     """Why no Python of a host is suitable, or ""."""
     if choose_python(host, facts, None) is not None:
         return ""
-    oldest = ".".join(map(str, OLDEST_PYTHON))
     declared = _declared(host, facts)
     if host.python and declared is None:
         return (
@@ -116,10 +95,10 @@ def python_problem(host: Host, facts: Facts) -> str:
             "correct `python` in its pool"
         )
     if host.python and declared is not None:
-        return f"{host.name} has Python {declared[1]} at {host.python}; it needs {oldest} or newer"
+        return f"{host.name} has Python {declared[1]} at {host.python}; it needs {pythons.OLDEST} or newer"
     found = ", ".join(f"{version} ({path})" for path, version in facts.pythons) or "none"
     return (
-        f"{host.name} has no Python {oldest} or newer (found: {found}); install one there, or name one with "
+        f"{host.name} has no Python {pythons.OLDEST} or newer (found: {found}); install one there, or name one with "
         "`python` in its pool"
     )
 

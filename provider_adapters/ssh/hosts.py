@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowlite.connect import programs
 from flowlite.connect.bounded import last_line, parse_object
-from flowlite.errors import NodeUnreachable, ProviderError
+from flowlite.errors import ConfigError, NodeUnreachable, ProviderError
 from flowlite.node.host_lease.client import NAME as LEASE
 from flowlite.node.quick_dataclass import dataclass
+from flowlite.node.system.atomic_files import place
 from flowlite.state import clock
 from provider_adapters.ssh import host_answers
 from provider_adapters.ssh.pools import Host
@@ -35,6 +36,8 @@ FRESH_SECONDS = 600.0
 _PROBE_SECONDS = 60.0
 # A host that has to answer promptly and does not within this time counts as unreachable.
 PATIENCE = 5.0
+TROUBLE = (ProviderError, ConfigError, OSError)
+"""What one host may raise while the others go on."""
 _THREADS = 64
 # A Python that worked before is used again if it still exists.
 _KNOWN = """\
@@ -83,8 +86,6 @@ class Facts:
     """
 
     boot: str = ""
-    hostname: str = ""
-    system: str = ""
     machine: str = ""
     home: str = ""
     root: str = ""
@@ -92,7 +93,6 @@ class Facts:
     unwritable: str = ""
     sockets: str = ""
     no_sockets: str = ""
-    uid: int = -1
     pythons: tuple[tuple[str, str], ...] = ()
     cores: int = 0
     memory_gb: float = 0.0
@@ -245,11 +245,8 @@ class Memory:
 
     def keep(self, host: Host, facts: Facts) -> None:
         """Caches the facts of a host."""
-        from flowlite.node.system.atomic_files import write_atomically
-
         with suppress(OSError):
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_atomically(self._path(host), json.dumps(asdict(facts)))
+            place(json.dumps(asdict(facts)).encode(), str(self._path(host)))
 
     def forget(self, host: Host) -> None:
         """Drops the cached facts of a host."""
@@ -263,13 +260,21 @@ class Memory:
         return self._directory / f"{digest}.json"
 
 
+def ask_now(host: Host, memory: Memory) -> tuple[Facts, dict[str, Any] | None]:
+    """As `probe`, over a connection of its own. The facts are cached. Raises as `connect`, too."""
+    with connect(host) as connection:
+        facts, held = probe(host, connection)
+    memory.keep(host, facts)
+    return facts, held
+
+
 def everywhere(
     items: Iterable[Item],
     do: Callable[[Item], Value],
     *expected: type[Exception],
     patience: float | None = None,
 ) -> list[Value | Exception]:
-    """Calls a function for all items in parallel. An expected error is returned in place of the value.
+    """Calls a function for all items in parallel. An expected error is returned in place of the value, others raised.
 
     Once no call has ended for `patience` seconds, those in progress count as unreachable and are left to finish in the
     background, and those that have not begun are not made and count as unreachable, too.

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 from flowlite.errors import (
     CapacityUnavailable,
-    ConfigError,
     NodeUnreachable,
     ProviderError,
 )
@@ -23,6 +22,7 @@ from flowlite.node.quick_dataclass import dataclass
 from flowlite.provider import Instance, LaunchIntent, Plan
 from flowlite.spec.gpu import GpuRequest
 from flowlite.state import clock
+from provider_adapters import pythons
 from provider_adapters.ssh import host_requirements, hosts, leases, patience, records
 from provider_adapters.ssh.hosts import Facts, Memory
 from provider_adapters.ssh.leases import Agent
@@ -37,7 +37,6 @@ Value = TypeVar("Value")
 
 # Seconds until a waiting launch tries again; random, so that two launches do not collide for ever.
 _LOOK_AGAIN = (0.7, 1.6)
-_TROUBLE = (ProviderError, ConfigError, OSError)
 # How many other hosts are recorded with each, to distinguish a dead host from a dead network.
 _PEERS = 4
 # How long connections stay open between the lease of a host and its use, in which the others are leased.
@@ -179,7 +178,7 @@ class Launch:
     def _take_all(self, batch: Sequence[Host]) -> list[Instance]:
         ready = self._ask_for(self._ready(batch))
         names = [each.host for each in ready]
-        results = hosts.everywhere(ready, self._take, *_TROUBLE)
+        results = hosts.everywhere(ready, self._take, *hosts.TROUBLE)
         taken = [
             (host, result)
             for host, result in zip(names, results, strict=True)
@@ -212,7 +211,7 @@ class Launch:
         """The hosts that could take the task. Only those whose facts are unknown or do not fit are asked."""
         known = [self._known(host) for host in batch]
         asked = [host for host, ready in zip(batch, known, strict=True) if ready is None]
-        answers = iter(hosts.everywhere(asked, self._prepare, *_TROUBLE))
+        answers = iter(hosts.everywhere(asked, self._prepare, *hosts.TROUBLE))
         return self._sort(batch, [ready or next(answers) for ready in known])
 
     def _sort(self, batch: Sequence[Host], results: Sequence[Value | Exception]) -> list[Value]:
@@ -278,10 +277,7 @@ class Launch:
         return self._checked(host, facts)
 
     def _look(self, host: Host) -> Ready:
-        with hosts.connect(host) as connection:
-            facts, _ = hosts.probe(host, connection)
-        self._memory.keep(host, facts)
-        return self._checked(host, facts)
+        return self._checked(host, hosts.ask_now(host, self._memory)[0])
 
     def _checked(self, host: Host, facts: Facts) -> Ready:
         if host_requirements.can_be_brought(host, facts):
@@ -294,18 +290,10 @@ class Launch:
 
     def _bring_python(self, host: Host, facts: Facts) -> Facts:
         """Installs a Python on a host that has none, and collects its facts again. Raises Refused."""
-        # Rarely needed, and slow to import.
-        from flowlite import python_request
-        from flowlite.connect.pythons import install
-
-        minor = str(self._options.get("minor") or "")
-        new_enough = host_requirements.version_of(minor) >= host_requirements.OLDEST_PYTHON
-        version = minor if new_enough else python_request.version_here()
-        platform = f"linux-{facts.machine}-glibc"
+        minor = self._options.get("minor")
         try:
             with hosts.connect(host) as connection:
-                settings = python_request.index_settings()
-                install(connection, facts.root, platform, version, settings, self._home)
+                pythons.bring(connection, facts.root, facts.machine, minor, self._home)
                 found, _ = hosts.probe(host, connection)
         except NodeUnreachable:
             raise
@@ -355,15 +343,13 @@ class Launch:
             self._note(None, [(host, instance)])
             raise Refused(f"{host.name} answers with a lease that was not asked for", waiting=False)
         address = host.private_ip or answer.get("address") or ready.facts.address
-        data = {**instance.data, **{key: lease[key] for key in ("lease", "marker")}}
         was = self._keeping.noted(host, lease.get("warm"))
-        final = Instance.from_json(
-            {
-                **instance.to_json(),
-                "address": address,
-                "data": {**data, "warm": was},
-                "continues": was.get("instance", ""),
-            }
+        told = {key: lease[key] for key in ("lease", "marker")}
+        final = dataclasses.replace(
+            instance,
+            address=address,
+            data={**instance.data, **told, "warm": was},
+            continues=was.get("instance", ""),
         )
         if answer.get("problem"):
             self._keeping.taken_over([final])
@@ -442,7 +428,6 @@ class Launch:
             data={
                 "host": host.name,
                 "key": host.key,
-                "pool": host.pool,
                 "target": host.target,
                 "root": facts.root,
                 "home": f"{facts.root}/tasks/{name}",
@@ -451,8 +436,6 @@ class Launch:
                 "agent": self._agent.on_host(facts.root),
                 "gpus": gpus,
                 "all_gpus": len(gpus) == len(facts.gpus),
-                "cores": facts.cores,
-                "tools": list(facts.tools),
             },
         )
 
@@ -504,7 +487,7 @@ class Launch:
                 leases.release(connection, instance.data, instance.task_id, self._records.client)
 
         # A host that cannot be reached finds out by itself: no agent arrives, and its lease expires.
-        results = hosts.everywhere(instances, give, *_TROUBLE)
+        results = hosts.everywhere(instances, give, *hosts.TROUBLE)
         given = [i for i, r in zip(instances, results, strict=True) if not isinstance(r, Exception)]
         self._records.drop(given)
 

@@ -15,6 +15,7 @@ from flowlite.connect.values import Completed
 from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.provider import Instance
+from provider_adapters import remote_commands
 from provider_adapters.ssh import host_answers
 from provider_adapters.ssh.hosts import Facts
 
@@ -143,13 +144,11 @@ def _ask(
     if answer is not None:
         return answer
     argv = programs.started(python, program, "lease", what)
-    try:
-        done = connection.run(argv, input=json.dumps(dict(request)).encode(), timeout=_SECONDS)
-    except TimeoutError as error:
-        raise NodeUnreachable(f"it runs nothing within {_SECONDS:.0f} s") from error
+    text = json.dumps(dict(request)).encode()
+    done = remote_commands.run(connection, argv, _SECONDS, input=text)
     answer = _answer(done)
     if answer is None:
-        said = done.stderr.decode("utf-8", "replace").strip()[-300:]
+        said = remote_commands.said(done)
         if done.code in _ABSENT:
             raise NotThere(f"{python} {program}: {said}")
         _check_safe(done.code, said)

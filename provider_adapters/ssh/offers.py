@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from flowlite.errors import ConfigError, ProviderError
 from flowlite.provider import Offer
-from flowlite.spec.gpu import GpuRequest
+from flowlite.spec.gpu import GpuRequest, kind_named
 from provider_adapters.ssh import host_requirements, hosts
 from provider_adapters.ssh.hosts import Facts, Memory
 from provider_adapters.ssh.leases import in_words
@@ -33,7 +32,7 @@ def _offer(pool: Pool, kind: str, count: int, members: list[Host]) -> Offer:
             held = hosts.held_by(host, connection)
         return in_words(host.name, held) if held else ""
 
-    answers = hosts.everywhere(members, ask, ProviderError, ConfigError, OSError)
+    answers = hosts.everywhere(members, ask, *hosts.TROUBLE)
     free = sum(answer == "" for answer in answers)
     busy = [str(answer) for answer in answers if answer != ""]
     return Offer(
@@ -53,5 +52,5 @@ def _gpus_of(host: Host, facts: Facts | None) -> tuple[str, int]:
         declared = GpuRequest.parse(host.gpus)
         return declared.kind, declared.count
     listed = facts.gpus if facts is not None else ()
-    names = [host_requirements.kind_of(str(gpu["name"])) or str(gpu["name"]) for gpu in listed]
+    names = [kind_named(str(gpu["name"])) or str(gpu["name"]) for gpu in listed]
     return (names[0], len(names)) if names else ("", 0)

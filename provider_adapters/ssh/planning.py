@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from flowlite import python_request
 from flowlite.errors import ConfigError, NodeUnreachable, ProviderError
 from flowlite.provider import Plan, slots_of_gang
+from provider_adapters import pythons
 from provider_adapters.ssh import host_requirements, hosts
 from provider_adapters.ssh.hosts import FRESH_SECONDS, Facts, Memory
 from provider_adapters.ssh.pools import Host, Pool, choose_pool
@@ -97,9 +98,9 @@ def _check_hosts(pool: Pool, wanted: dict[str, Any], count: int, memory: Memory)
         )
     notes = [f"of the pool {pool.name}, {each}" for each in silent]
     if bare:
-        oldest = ".".join(map(str, host_requirements.OLDEST_PYTHON))
         notes.append(
-            f"no Python {oldest} or newer is on {', '.join(bare)}; uv installs one there when the task gets such a host"
+            f"no Python {pythons.OLDEST} or newer is on {', '.join(bare)}; uv installs one there when the task gets "
+            "such a host"
         )
     return notes
 
@@ -118,16 +119,13 @@ def survey(
         if remembered is not None and not host_requirements.misfit(host, remembered, wanted or {}):
             return remembered
         try:
-            with hosts.connect(host) as connection:
-                facts, _ = hosts.probe(host, connection)
+            return hosts.ask_now(host, memory)[0]
         except NodeUnreachable as error:
             if remembered is None or error.patience is not None:
                 raise
             return remembered
-        memory.keep(host, facts)
-        return facts
 
-    return hosts.everywhere(pool.hosts, look, ProviderError, ConfigError, OSError)
+    return hosts.everywhere(pool.hosts, look, *hosts.TROUBLE)
 
 
 def _choices(pool: Pool, wanted: dict[str, Any]) -> str:
@@ -164,15 +162,8 @@ def _volumes(config: TaskConfig, pool: Pool) -> dict[str, Any]:
                 "use 'file'"
             )
         served = not pool.shared_dir and config.most_nodes > 1
-        volumes.append(
-            {
-                "name": volume.name,
-                "path": path,
-                "interface": "file",
-                "size_gb": volume.size_gb,
-                **({"share": "sshfs"} if served else {}),
-            }
-        )
+        share = {"share": "sshfs"} if served else {}
+        volumes.append({"path": path, **volume.model_dump(), **share})
     return {"volumes": volumes, "shared_dir": pool.shared_dir}
 
 

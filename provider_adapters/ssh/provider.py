@@ -8,8 +8,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowlite import python_request
-from flowlite.errors import ConfigError, ProviderError
 from flowlite.provider import (
     Instance,
     LaunchIntent,
@@ -20,6 +18,7 @@ from flowlite.provider import (
     VolumeInfo,
     VolumePlace,
 )
+from provider_adapters import pythons
 from provider_adapters.ssh import hosts, leases, records
 from provider_adapters.ssh.ending import Ending
 from provider_adapters.ssh.host_requirements import choose_python
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
     from provider_adapters.ssh.host_commands import HostCommands
     from provider_adapters.ssh.volumes import Volumes
 
-_TROUBLE = (ProviderError, ConfigError, OSError)
-
 
 class SshProvider(Provider):
     """Hosts that the user can log in to by SSH."""
@@ -55,13 +52,12 @@ class SshProvider(Provider):
 
     def __init__(self, home: Path, settings: ProviderSettings) -> None:
         super().__init__(home, settings)
-        self._home = home
-        self._records = Records(self._home / "ssh")
-        self._memory = Memory(self._home / "ssh" / "hosts")
-        self._unfit = UnfitHosts(self._home / "ssh")
+        self._records = Records(self.home / "ssh")
+        self._memory = Memory(self.home / "ssh" / "hosts")
+        self._unfit = UnfitHosts(self.home / "ssh")
         self._ending = Ending(self._records, self._unfit)
         self._keeping = WarmHosts(self._records)
-        self._places = Places(self._home / "ssh")
+        self._places = Places(self.home / "ssh")
         self._patience = Patience()
 
     @classmethod
@@ -84,10 +80,10 @@ class SshProvider(Provider):
         _ = link
 
     def launch(self, intent: LaunchIntent) -> list[Instance]:
-        agent = leases.find_agent(self._home, intent.preload.get("agent"))
+        agent = leases.find_agent(self.home, intent.preload.get("agent"))
         return Launch(
             intent,
-            self._home,
+            self.home,
             agent,
             self._memory,
             self._records,
@@ -164,12 +160,12 @@ class SshProvider(Provider):
             python = choose_python(host, facts, None)
             if python is None:
                 return []
-            agent = leases.find_agent(self._home, None)
+            agent = leases.find_agent(self.home, None)
             with hosts.connect(host) as connection, suppress(leases.NotThere):
                 return leases.tidy(connection, python[0], agent, facts.root, dry_run=dry_run)
             return []
 
-        answers = hosts.everywhere(listed, tidy, *_TROUBLE, patience=hosts.PATIENCE)
+        answers = hosts.everywhere(listed, tidy, *hosts.TROUBLE, patience=hosts.PATIENCE)
         return [
             f"secrets of {name} on {host.name}"
             for (host, _), names in zip(listed, answers, strict=True)
@@ -206,11 +202,7 @@ class SshProvider(Provider):
                 for volume in options.get("volumes", ())
             ),
             cache=f"{data['root']}/blobs",
-            python_spec=(
-                options.get("python_spec")
-                if options.get("container")
-                else python_request.for_node(options.get("python_spec"), _version(data))
-            ),
+            python_spec=pythons.spec_for_node(options, data),
             container=options.get("container"),
         )
 
@@ -261,7 +253,7 @@ class SshProvider(Provider):
                     return shown["held"]  # type: ignore[no-any-return]
                 return hosts.held_by(host, connection, self._memory.facts(host))
 
-        answers = hosts.everywhere(asked, ask, *_TROUBLE, patience=hosts.PATIENCE)
+        answers = hosts.everywhere(asked, ask, *hosts.TROUBLE, patience=hosts.PATIENCE)
         return {
             host.key: answer
             for host, answer in zip(asked, answers, strict=True)
@@ -296,7 +288,7 @@ class SshProvider(Provider):
         noted = (kept[task].get(host.key) or {}).get("instance")
         if noted is None or noted["id"] != name:
             # There is no record of it here any more. Its answer may refer to this host only.
-            own = {"host": host.name, "key": host.key, "pool": host.pool, "target": host.target}
+            own = {"host": host.name, "key": host.key, "target": host.target}
             noted = {"data": {**told, **own}}
         lease = {"lease": held["lease"], "marker": held["marker"]}
         return Instance(
@@ -323,8 +315,3 @@ def _source(shared_dir: str, root: str, name: str) -> str:
 def _label() -> str:
     """The label that other users of a host see in its lease: the name of this machine."""
     return socket.gethostname().partition(".")[0]
-
-
-def _version(data: Mapping[str, Any]) -> str:
-    """The version of the Python that was chosen for a host."""
-    return next((str(each[1]) for each in data["pythons"] if each[0] == data["python"]), "")

@@ -16,11 +16,15 @@ from provider_adapters.ssh.pools import Host, Pool
 from provider_adapters.ssh.volume_hosts import Places
 
 _SECONDS = 120.0
+CREATE = 'umask 077; mkdir -p -- "$@"'
+"""A script that creates the missing directories of volumes, closed to other users."""
+DELETE = '[ -d "$1" ] || exit 44; rm -rf -- "$1"'
+NO_SUCH = 44
+"""The exit code of `DELETE` if there is no such directory."""
 DELETE_SECONDS = 6 * 3600.0
 """The longest that a deletion may take; a file system on the network removes some hundred files a second."""
 # So long `du` may take. It looks at every file of a volume, and a file system on the network may have millions.
 _MEASURED_SECONDS = 20
-_CREATE = 'umask 077; mkdir -p -- "$1"'
 _LIST = """
 cd -- "$1" 2>/dev/null || exit 0
 for d in */; do if [ -d "$d" ]; then printf '%s\\t%s\\n' - "${d%/}"; fi; done
@@ -29,8 +33,6 @@ for d in */; do if [ -d "$d" ]; then printf '%s\\0' "$d"; fi; done |
 exit 0
 """
 _SIZE = '[ ! -d "$1" ] || LIMIT du -sk -- "$1"'
-_DELETE = '[ -d "$1" ] || exit 44; rm -rf -- "$1"'
-_NO_SUCH = 44
 # What `du` says of a directory.
 _SIZED = re.compile(r"(?:-|[0-9]{1,15})\t.+")
 
@@ -58,11 +60,9 @@ class Volumes:
         """Creates a volume, or returns the existing one. Without `shared_dir` its first task creates it."""
         if interface != "file":
             raise ConfigError(f"volume {name!r}: hosts of a pool have file volumes only")
-        _check(name)
+        check_name(name)
         if self._pool.shared_dir:
-            self._run(
-                _CREATE, self._path(name), f"volume {name!r} cannot be made", self._pool.hosts
-            )
+            self._run(CREATE, self._path(name), f"volume {name!r} cannot be made", self._pool.hosts)
             return self._info(name, self._path(name), None)
         known = self._places.of_pool(self._pool.name)
         if name not in known:
@@ -92,7 +92,7 @@ class Volumes:
     @contextmanager
     def place(self, name: str, memory: Memory) -> Iterator[VolumePlace]:
         """Yields the volume's directory on the first host that has it and answers. Raises NotFound, ProviderError."""
-        _check(name)
+        check_name(name)
         known = self._places.of_pool(self._pool.name).get(name)
         if known is not None:
             holders, directory = self._hosts_of(known["key"]), known["directory"]
@@ -120,16 +120,16 @@ class Volumes:
 
     def delete(self, name: str) -> None:
         """Deletes a volume and its content. Raises NotFound."""
-        _check(name)
+        check_name(name)
         place = self._places.of_pool(self._pool.name).get(name)
         if place is not None:
             holders = self._hosts_of(place["key"])
             with suppress(NotFound):
-                self._run(_DELETE, place["directory"], f"volume {name!r}", holders, DELETE_SECONDS)
+                self._run(DELETE, place["directory"], f"volume {name!r}", holders, DELETE_SECONDS)
             self._places.forget(self._pool.name, name)
         elif self._pool.shared_dir:
             what = f"volume {name!r}"
-            self._run(_DELETE, self._path(name), what, self._pool.hosts, DELETE_SECONDS)
+            self._run(DELETE, self._path(name), what, self._pool.hosts, DELETE_SECONDS)
         else:
             raise NotFound(f"no volume {name!r} in the pool {self._pool.name}")
 
@@ -166,7 +166,7 @@ class Volumes:
             except (NodeUnreachable, TimeoutError) as error:
                 silent.append(f"{host.name}: {error}")
                 continue
-            if done.code == _NO_SUCH:
+            if done.code == NO_SUCH:
                 raise NotFound(f"no volume at {directory} in the pool {self._pool.name}")
             if done.code != 0:
                 said = done.stderr.decode("utf-8", "replace").strip()
@@ -193,6 +193,7 @@ def sizes(done: Completed) -> dict[str, int | None]:
     return {name: None if size == "-" else int(size) * 1024 for size, name in found}
 
 
-def _check(name: str) -> None:
+def check_name(name: str) -> None:
+    """Raises ConfigError for a name that cannot be that of a directory."""
     if not name or "/" in name or name.startswith((".", "-")):
         raise ConfigError(f"{name!r} cannot name a volume")

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from flowlite.errors import ConfigError, ProviderError
+from flowlite.errors import ProviderError
 from flowlite.provider import Instance
 from flowlite.state import clock
 from provider_adapters.ssh import hosts, leases, records
 from provider_adapters.ssh.pools import Host
 from provider_adapters.ssh.records import Records
 
-_TROUBLE = (ProviderError, ConfigError, OSError, leases.NotThere)
+_TROUBLE = (*hosts.TROUBLE, leases.NotThere)
 
 
 class WarmHosts:
@@ -35,7 +36,7 @@ class WarmHosts:
                 answer = leases.keep(connection, instance, client, seconds)
             if not answer["ok"]:
                 raise ProviderError(str(answer.get("error") or "its lease is not ours any more"))
-            return Instance.from_json({**instance.to_json(), "state": "warm"})
+            return replace(instance, state="warm")
 
         results = hosts.everywhere(instances, keep, *_TROUBLE)
         kept = [result for result in results if isinstance(result, Instance)]

@@ -17,8 +17,9 @@ from flowlite.errors import CapacityUnavailable, ConfigError, ProviderError
 from flowlite.provider import Plan, provider_names
 from flowlite.settings.settings import load_settings
 from flowlite.spec import TaskConfig
+from flowlite.spec.gpu import kind_named
 from provider_adapters.ssh import editing
-from provider_adapters.ssh.host_requirements import choose_python, kind_of, misfit, python_problem
+from provider_adapters.ssh.host_requirements import choose_python, misfit, python_problem
 from provider_adapters.ssh.hosts import Facts, Memory
 from provider_adapters.ssh.pools import Host, Pool, choose_pool, read_pools
 from provider_adapters.ssh.volume_hosts import Places
@@ -286,7 +287,7 @@ class TestFitting:
         ],
     )
     def test_names_of_the_driver(self, name: str, kind: str) -> None:
-        assert kind_of(name) == kind
+        assert kind_named(name) == kind
 
 
 class TestPython:

@@ -30,8 +30,6 @@ DATA = {
     "pythons": [["/usr/bin/python3", "3.11.7"]],
     "agent": "/root/.flowlite-node/blobs/ab",
     "gpus": [0],
-    "cores": 2,
-    "tools": ["git"],
     "launched_at": 1_700_000_000.0,
 }
 LEASE = {
@@ -52,7 +50,6 @@ LEASE = {
 FACTS = {
     "boot": "b",
     "held": LEASE,
-    "hostname": "bad",
     "system": "linux",
     "machine": "x86_64",
     "home": "/root",
@@ -61,7 +58,6 @@ FACTS = {
     "unwritable": "",
     "sockets": "",
     "no_sockets": "",
-    "uid": 0,
     "pythons": [["/usr/bin/python3", "3.11.7"]],
     "cores": 2,
     "memory_gb": 16.0,

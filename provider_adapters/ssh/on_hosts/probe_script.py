@@ -196,7 +196,6 @@ def main():
         ssh = os.environ.get("SSH_CONNECTION", "").split()
         told.update(
             {
-                "hostname": os.uname().nodename,
                 "system": sys.platform,
                 "machine": os.uname().machine,
                 "home": os.path.expanduser("~"),
@@ -205,7 +204,6 @@ def main():
                 "unwritable": unwritable(root),
                 "sockets": runtime_dir.problem(),
                 "no_sockets": no_sockets(),
-                "uid": os.getuid(),
                 "pythons": pythons(asked["pythons"], root),
                 "cores": len(os.sched_getaffinity(0))
                 if hasattr(os, "sched_getaffinity")
