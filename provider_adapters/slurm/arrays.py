@@ -194,8 +194,7 @@ class Arrays:
             return None
         element = f"{call.ids[0]}_{_index(launch)}"
         mine = self._tasks.intend(launch.token, call.where, {"adopt": element})
-        known = self._tasks.made(launch.token, mine.name, [element])
-        return next(each for each in known.calls if each.name == mine.name)
+        return self._tasks.made(launch.token, mine.name, [element]).call(mine.name)
 
     # Whether it was submitted
 

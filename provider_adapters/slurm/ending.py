@@ -279,7 +279,7 @@ def gone(launch: Launch, instance: Instance, job: Job | None) -> Instance:
         what, taken = "the job was ended, since the host of its script failed", False
         at = min(job.end or now, now)
     else:
-        what, taken = state_words.end(job.state, None, job.reason), state_words.preempted(job.state)
+        what, taken = state_words.end(job.state, None, job.reason), job.state == "PREEMPTED"
         at = min(job.end or now, now)
     return dataclasses.replace(
         instance,

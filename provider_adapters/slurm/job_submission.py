@@ -67,8 +67,8 @@ class JobSubmission:
         self._place.queue(frozen["login"]).hurry()
         # Such as that the site has set a time limit, by job_submit/lua.
         said = refusals.remarks(done.stderr.decode("utf-8", "replace"))
-        ledger.made(launch.token, call.name, numbers, {SAID: said} if said else None)
-        return self.call_of(launch, call)
+        made = ledger.made(launch.token, call.name, numbers, {SAID: said} if said else None)
+        return made.call(call.name)
 
     def settle(self, launch: Launch, *, repeat: bool) -> bool:
         """Finds out whether the job of an open call was submitted. Returns whether that is known now.
@@ -112,11 +112,6 @@ class JobSubmission:
                 if call.state == "made" and not call.parameters.get("adopt"):
                     self._adopt(launch, call)
         return self._place.ledger.read(launch.token) or launch
-
-    def call_of(self, launch: Launch, call: Call) -> Call:
-        """The present record of a call in the ledger."""
-        known = self._place.ledger.read(launch.token) or launch
-        return next(each for each in known.calls if each.name == call.name)
 
     # Helpers
 

@@ -184,8 +184,8 @@ class Launching:
             if not self._submission.settle(launch, repeat=True):
                 again = call
             launch = self._submission.confirm(self._place.ledger.read(launch.token) or launch)
-        if (made := current(launch)) is not None:
-            return made
+        if launch.current is not None:
+            return launch.current
         if again is None and (adopted := self._adopt(launch)) is not None:
             return adopted
         try:
@@ -300,7 +300,7 @@ class Launching:
         """Takes over a requeued job of the same task, if there is one. Ends one that asks for other nodes."""
         ledger = self._place.ledger
         for other in self._others(launch):
-            call = current(other)
+            call = other.current
             if call is None:
                 continue
             job = self._find(other, call)
@@ -319,9 +319,9 @@ class Launching:
                 continue
             mine = ledger.intend(launch.token, call.where, {"adopt": call.ids[0]})
             detail = {"frozen": frozen_of(other, call)}
-            ledger.made(launch.token, mine.name, [call.ids[0]], detail)
+            made = ledger.made(launch.token, mine.name, [call.ids[0]], detail)
             ledger.note(other.token, passed_on=launch.token)
-            return self._submission.call_of(launch, mine)
+            return made.call(mine.name)
         return None
 
     def _is_alike(self, launch: Launch, other: Launch, call: Call) -> bool:
@@ -511,14 +511,6 @@ def _may_ask_for_less(launch: Launch, why: str) -> bool:
     if reduced + 1 >= len(times):
         return False
     return times[reduced] != launch.frozen["minutes"] or state_words.is_about_time(why)
-
-
-def current(launch: Launch) -> Call | None:
-    """The call whose job counts."""
-    made = [
-        each for each in launch.calls if each.state == "made" and not each.detail.get("dropped")
-    ]
-    return made[-1] if made else None
 
 
 def _is_taken(launch: Launch, job: Job) -> bool:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from flowlite.connect.bounded import MOST_SAID
 from flowlite.errors import AnswerTooLong, NodeUnreachable, ProviderError
 from flowlite.node.quick_dataclass import dataclass
+from flowlite.node.system.atomic_files import place
 from flowlite.provider import LaunchPending
 from provider_adapters.slurm.settings import CLUSTERS
 from provider_adapters.ssh.patience import Patience
@@ -378,11 +379,8 @@ class SlurmLogin:
         )
 
     def _remember(self, facts: Facts) -> None:
-        from flowlite.node.system.atomic_files import write_atomically
-
         with suppress(OSError):
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_atomically(self._file, json.dumps(asdict(facts)))
+            place(json.dumps(asdict(facts)).encode(), str(self._file))
 
 
 def last_line(done: Completed) -> str:

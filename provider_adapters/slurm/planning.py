@@ -284,14 +284,7 @@ def _volumes(config: TaskConfig, settings: SlurmSettings) -> list[dict[str, Any]
                 f"volumes: {volume.name!r} needs a directory that all nodes see, and shared_dir under [slurm] is "
                 '"none"; set it to one, or use a path of the cluster itself'
             )
-        found.append(
-            {
-                "name": volume.name,
-                "path": path,
-                "interface": "file",
-                "size_gb": volume.size_gb,
-            }
-        )
+        found.append({"path": path, **volume.model_dump()})
     return found
 
 

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 from flowlite.connect.values import File
 from flowlite.errors import ProviderError
 from flowlite.node.system import ownership
+from flowlite.node.system.atomic_files import place
 from flowlite.state import clock
 from provider_adapters.slurm.login import last_line
+from provider_adapters.ssh.volumes import CREATE
 
 if TYPE_CHECKING:
     from provider_adapters.slurm.login import SlurmLogin
 
-MAKE = 'umask 077; mkdir -p -- "$@"'
-"""A script that creates the missing directories of volumes, closed to other users."""
 # How long a directory is believed not to be shared. That it is shared is believed until a node reports otherwise.
 _DISPROVED_SECONDS = 3600.0
 
@@ -62,7 +62,7 @@ def bring(login: SlurmLogin, directory: str, program: Path, sha256: str, nonce: 
 def make_volumes(login: SlurmLogin, directory: str, names: Sequence[str]) -> None:
     """Creates the missing directories of volumes. Raises ProviderError."""
     paths = [f"{directory}/volumes/{name}" for name in names]
-    done = login.run(["sh", "-c", MAKE, "sh", *paths])
+    done = login.run(["sh", "-c", CREATE, "sh", *paths])
     if done.code:
         raise ProviderError(f"volumes cannot be made on {login.name}: {last_line(done)}")
 
@@ -86,11 +86,9 @@ class SharedDirectoryEvidence:
 
     def keep(self, directory: str, shared: bool) -> None:
         """Records what the nodes of a job have reported."""
-        from flowlite.node.system.atomic_files import write_atomically
-
         told = {"directory": directory, "shared": shared, "at": clock.now()}
         with suppress(OSError):
-            write_atomically(self._file, json.dumps(told))
+            place(json.dumps(told).encode(), str(self._file))
 
     def forget(self) -> None:
         """Drops the record."""

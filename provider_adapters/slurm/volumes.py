@@ -7,17 +7,23 @@ from typing import TYPE_CHECKING
 from flowlite.errors import ConfigError, NotFound, ProviderError
 from flowlite.provider import VolumeInfo, VolumePlace
 from provider_adapters.slurm.login import last_line
-from provider_adapters.slurm.shared import MAKE, check, expanded
-from provider_adapters.ssh.volumes import DELETE_SECONDS, list_script, sizes
+from provider_adapters.slurm.shared import check, expanded
+from provider_adapters.ssh.volumes import (
+    CREATE,
+    DELETE,
+    DELETE_SECONDS,
+    NO_SUCH,
+    check_name,
+    list_script,
+    sizes,
+)
 
 if TYPE_CHECKING:
     from flowlite.connect.values import Completed
     from provider_adapters.slurm.login import SlurmLogin
 
 _SECONDS = 120.0
-_DELETE = '[ -d "$1" ] || exit 44; rm -rf -- "$1"'
-_IS_THERE = '[ -d "$1" ] || exit 44'
-_NO_SUCH = 44
+_IS_THERE = f'[ -d "$1" ] || exit {NO_SUCH}'
 
 
 class Volumes:
@@ -36,7 +42,7 @@ class Volumes:
         if interface != "file":
             raise ConfigError(f"volume {name!r}: Slurm has file volumes only")
         path = self._path(name)
-        self._run(MAKE, path)
+        self._run(CREATE, path)
         return _info(name, path, None)
 
     def list(self) -> list[VolumeInfo]:
@@ -51,7 +57,7 @@ class Volumes:
     def place(self, name: str) -> VolumePlace:
         """The volume's directory, as the login node sees it. Raises NotFound, ProviderError."""
         path = self._path(name)
-        if self._run(_IS_THERE, path).code == _NO_SUCH:
+        if self._run(_IS_THERE, path).code == NO_SUCH:
             raise NotFound(
                 f"no volume at {path} on {self._login.name}; `flow volumes create {name}` makes it"
             )
@@ -66,7 +72,7 @@ class Volumes:
     def delete(self, name: str) -> None:
         """Deletes a volume and its content. Raises NotFound."""
         path = self._path(name)
-        if self._run(_DELETE, path, DELETE_SECONDS).code == _NO_SUCH:
+        if self._run(DELETE, path, DELETE_SECONDS).code == NO_SUCH:
             raise NotFound(f"no volume at {path} on {self._login.name}")
 
     def _root(self) -> str:
@@ -80,13 +86,12 @@ class Volumes:
         return f"{directory}/volumes"
 
     def _path(self, name: str) -> str:
-        if not name or "/" in name or name.startswith((".", "-")):
-            raise ConfigError(f"{name!r} cannot name a volume")
+        check_name(name)
         return f"{self._root()}/{name}"
 
     def _run(self, script: str, path: str, seconds: float = _SECONDS) -> Completed:
         done = self._login.run(["sh", "-c", script, "sh", path], seconds=seconds)
-        if done.code not in (0, _NO_SUCH):
+        if done.code not in (0, NO_SUCH):
             raise ProviderError(f"{path} on {self._login.name}: {last_line(done)}")
         return done
 

@@ -85,7 +85,7 @@ def test_just_after_a_submission_it_is_asked_more_often(watched: Watched) -> Non
     watched.add()
     queue = watched.queue()
     queue.jobs()
-    queue.hurry(3.0)
+    queue.hurry()
     before = watched.asked()
     for _ in range(30):
         queue.jobs()
@@ -157,7 +157,7 @@ def test_answers_that_come_close_together_count_once(watched: Watched) -> None:
     watched.add()
     watched.slurm.listed = False
     queue = watched.queue()
-    queue.hurry(100.0)
+    queue.hurry()
     assert missing(watched, 5, step=0.35) is None
     assert watched.asked("scontrol") == 0
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from flowlite.errors import ConfigError
 from flowlite.node.quick_dataclass import dataclass
+from flowlite.node.system.atomic_files import place
 from flowlite.settings.suggest import did_you_mean
 from provider_adapters.slurm.queries import parse
 from provider_adapters.slurm.queries.parse import Partition
@@ -20,10 +21,6 @@ if TYPE_CHECKING:
     from provider_adapters.slurm.login import SlurmLogin
 
 _FRESH_SECONDS = 60.0
-# Nodes in these states are in use or will return; nodes in other states are unavailable for longer.
-_THERE = frozenset(
-    {"idle", "mixed", "allocated", "completing", "planned", "reserved", "powering_up", "maint"}
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +50,6 @@ class PartitionNodes:
         """Number of nodes, in any state."""
         return sum(row.nodes for row in self.rows)
 
-    @property
-    def there(self) -> tuple[Partition, ...]:
-        """Nodes that are not down or drained."""
-        return tuple(row for row in self.rows if row.state in _THERE)
-
     def fitting(self, request: GpuRequest | None, cores: float, memory_mb: float) -> int:
         """Number of nodes that are large enough."""
         return sum(
@@ -86,7 +78,8 @@ class Cluster:
         text = self._remembered()
         if text is None:
             text = self._login.ask_if_shown("sinfo", "-h", "-a", "-o", parse.PARTITIONS_FORMAT)
-            self._remember(text)
+            with suppress(OSError):
+                place(text.encode(), str(self._file))
         by_name: dict[str, list[Partition]] = {}
         for row in parse.partitions(text):
             by_name.setdefault(row.name, []).append(row)
@@ -117,13 +110,6 @@ class Cluster:
             if 0 <= time.time() - self._file.stat().st_mtime < _FRESH_SECONDS:
                 return self._file.read_text()
         return None
-
-    def _remember(self, text: str) -> None:
-        from flowlite.node.system.atomic_files import write_atomically
-
-        with suppress(OSError):
-            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_atomically(self._file, text)
 
 
 def gres_for(request: GpuRequest, row: Partition) -> str | None:

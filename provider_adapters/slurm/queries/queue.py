@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import AnswerTooLong, NodeUnreachable, ProviderError
 from flowlite.node.quick_dataclass import dataclass
+from flowlite.node.system.atomic_files import write_atomically
 from provider_adapters.slurm.login import SlurmUnreachable, ToolMissing, last_line
 from provider_adapters.slurm.queries import parse, state_words
 from provider_adapters.slurm.queries.parse import Job
@@ -122,11 +123,11 @@ class Queue:
         now = self._clock()
         return max(0.1, look.at + look.pause(now) - now)
 
-    def hurry(self, seconds: float = HURRY_SECONDS) -> None:
+    def hurry(self) -> None:
         """Shortens the interval between queries for a while, after an action."""
         with self._locked():
             look = self._read()
-            look.hurry_until = max(look.hurry_until, self._clock() + seconds)
+            look.hurry_until = max(look.hurry_until, self._clock() + HURRY_SECONDS)
             self._write(look)
 
     def fresh(self) -> list[Job]:
@@ -254,8 +255,6 @@ class Queue:
         return QueueAnswer()
 
     def _write(self, look: QueueAnswer) -> None:
-        from flowlite.node.system.atomic_files import write_atomically
-
         try:
             write_atomically(self._file, json.dumps(asdict(look)))
         except OSError as error:

@@ -111,11 +111,6 @@ def because_of(host: str, down: Sequence[str], what: str) -> str:
     return what
 
 
-def preempted(state: str) -> bool:
-    """Whether the job was preempted."""
-    return state == "PREEMPTED"
-
-
 def waits(reason: str) -> str:
     """Why a job waits: Slurm's reason, and its meaning."""
     if not reason:
