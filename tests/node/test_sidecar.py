@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from flowlite.node.sidecar import agent_side
-from flowlite.node.sidecar.agent_side import Sidecar, SidecarFailed
+from flowlite.node.sidecar.agent_side import Sidecar
+from flowlite.node.sidecar.process_side import SidecarFailed
 
 HEAD = "import os, sys, time\nfrom flowlite.node.sidecar.process_side import *\n"
 SECONDS = 60.0

@@ -17,7 +17,8 @@ from typing import Any
 
 from ..config.agent_config import AgentConfig, AttemptPaths
 from ..mount_namespace.mount_points import is_mount_point
-from ..sidecar.agent_side import Sidecar, SidecarFailed
+from ..sidecar.agent_side import Sidecar
+from ..sidecar.process_side import SidecarFailed
 from ..system import ownership
 from ..system.atomic_files import write_atomically
 from ..system.byte_sizes import human_size

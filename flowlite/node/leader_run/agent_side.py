@@ -7,7 +7,8 @@ from typing import Any
 
 from ..config import distributed_modes
 from ..config.agent_config import AgentConfig, AttemptPaths
-from ..sidecar.agent_side import Sidecar, SidecarFailed
+from ..sidecar.agent_side import Sidecar
+from ..sidecar.process_side import SidecarFailed
 from ..system import node_facts
 
 _START_SECONDS = 60.0

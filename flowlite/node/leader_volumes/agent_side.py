@@ -10,7 +10,8 @@ from typing import Any
 
 from ..config.agent_config import AgentConfig, AttemptPaths
 from ..mount_namespace import unmount
-from ..sidecar.agent_side import Sidecar, SidecarFailed
+from ..sidecar.agent_side import Sidecar
+from ..sidecar.process_side import SidecarFailed
 from ..system import retrying
 
 SHARE = "sshfs"

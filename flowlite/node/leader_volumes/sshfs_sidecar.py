@@ -29,7 +29,7 @@ from ..config.agent_config import AgentConfig, AttemptPaths
 from ..mount_namespace import mounting, namespace, unmount
 from ..protocol.framing import VOLUME_ROLE, WireError
 from ..protocol.stream import dial
-from ..sidecar.process_side import ending, report
+from ..sidecar.process_side import SidecarFailed, ending, report
 from ..system import processes
 from .confined_sftp import INSIDE
 
@@ -58,18 +58,6 @@ UNREACHED = "node 0 cannot be reached"
 """The beginning of the tunnel's error message if the leader cannot be reached."""
 
 
-class NotShared(OSError):
-    """A volume of the leader cannot be mounted; the text says why, and what the user can do.
-
-    Attributes:
-        passing: Whether a retry may succeed.
-    """
-
-    def __init__(self, text: str, *, passing: bool = False) -> None:
-        super().__init__(text)
-        self.passing = passing
-
-
 def missing_here() -> str:
     """Returns what this node lacks to mount volumes, for people; "" if nothing."""
     if which("sshfs", path=_search_path()) is None:
@@ -94,13 +82,15 @@ class SshfsSidecar:
     def run(self) -> None:
         """Mounts the volumes, reports it, watches them until the agent closes the pipe, and cleans up.
 
-        Raises NotShared.
+        Raises SidecarFailed.
         """
         self._over = ending()
         try:
             if lacking := missing_here():
                 name = self._volumes[0]["name"]
-                raise NotShared(f"volume {name!r} cannot be had from node 0: {lacking}. {CHOICES}")
+                raise SidecarFailed(
+                    f"volume {name!r} cannot be had from node 0: {lacking}. {CHOICES}"
+                )
             if self._within:
                 namespace.enter(self._within)
             private = bool(self._within) or (os.geteuid() == 0 and not namespace.enter_private())
@@ -116,7 +106,7 @@ class SshfsSidecar:
         unmount.unmount(source)
         tunnel = self._paths.directory / f"tunnel-{name}.sh"
         if _CUTS & set(str(tunnel)):
-            raise NotShared(
+            raise SidecarFailed(
                 f"volume {name!r} cannot be had from node 0: sshfs takes no blank, comma or backslash in "
                 f"{self._paths.directory}. Give the node another directory"
             )
@@ -141,7 +131,7 @@ class SshfsSidecar:
             )
         if why := self._await(self._programs[name], source):
             last = log.read_text(errors="replace").strip().splitlines()[-2:]
-            raise NotShared(
+            raise SidecarFailed(
                 f"volume {name!r} cannot be had from node 0: {why}"
                 f"{' (' + ' / '.join(last) + ')' if last else ''}",
                 passing=why.startswith(mounting.LATE) or any(UNREACHED in line for line in last),

@@ -14,22 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from ..system import processes
+from .process_side import SidecarFailed
 
 _LAST_REPORTS_SECONDS = 0.5
 _MOST_REPORT = 64 << 20
 """Bytes of a report. It may name every file of a directory."""
-
-
-class SidecarFailed(OSError):
-    """A sidecar did not start; the text is for people.
-
-    Attributes:
-        passing: Whether a retry may succeed.
-    """
-
-    def __init__(self, text: str, *, passing: bool = False) -> None:
-        super().__init__(text)
-        self.passing = passing
 
 
 class Sidecar:

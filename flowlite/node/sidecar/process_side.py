@@ -18,6 +18,18 @@ _ENDINGS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _reporting = threading.Lock()
 
 
+class SidecarFailed(OSError):
+    """A sidecar did not start, or cannot do its work; the text is for people.
+
+    Attributes:
+        passing: Whether a retry may succeed.
+    """
+
+    def __init__(self, text: str, *, passing: bool = False) -> None:
+        super().__init__(text)
+        self.passing = passing
+
+
 def report(event: str, **body: Any) -> None:
     """Reports an event to the agent, as one line of JSON. Any thread may report."""
     line = json.dumps({"event": event, **body}).encode() + b"\n"
