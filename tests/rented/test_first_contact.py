@@ -251,3 +251,20 @@ def test_a_lease_outlasts_the_pause_between_attempts() -> None:
     assert lease_seconds(0) == 600.0
     assert lease_seconds(3600) > 3600
     assert lease_seconds(0, setting=180.0) == 180.0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        lambda connection: first_contact_commands.ask(connection, "i-1", None),
+        lambda connection: first_contact_commands.change_over(connection, "i-1"),
+    ],
+    ids=["facts", "key"],
+)
+def test_a_machine_that_runs_nothing_is_unreachable(command: Callable[[Any], Any]) -> None:
+    class Hangs:
+        def run(self, *_: Any, **__: Any) -> None:
+            raise TimeoutError
+
+    with pytest.raises(NodeUnreachable, match="it runs nothing within 60 s"):
+        command(Hangs())
