@@ -157,7 +157,9 @@ class WarmNodes:
             if not entry["by"] and entry["until"] > now
         ]
         return [
-            each for each in found if task_id in (None, each.task_id) and _process(each) is not None
+            each
+            for each in found
+            if task_id in (None, each.task_id) and registry.look(each.data["warm_socket"])
         ]
 
     def end(self, ids: Sequence[str]) -> None:
@@ -175,11 +177,6 @@ class WarmNodes:
         sockets = {each["data"].get("warm_socket") for each in gone} - needed
         found = (registry.look(str(socket)) for socket in sockets)
         registry.end([each for each in found if each is not None])
-
-
-def _process(instance: Instance) -> registry.WarmServer | None:
-    socket = str(instance.data.get("warm_socket") or "")
-    return registry.look(socket) if socket else None
 
 
 def _as_shipped(agent: Path) -> ModuleType:

@@ -232,7 +232,7 @@ class Catalog:
         if pricing is None:
             return []
         exact = [{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in fields.items()]
-        return self._pages(
+        told = self._pages(
             "pricing",
             "GetProducts",
             "PriceList",
@@ -240,6 +240,7 @@ class Catalog:
             ServiceCode=service,
             Filters=[*exact, *filters],
         )
+        return [json.loads(each) if isinstance(each, str) else each for each in told]
 
     def _ask_spot_history(self, kind: str, zone: str, since: float) -> list[tuple[float, float]]:
         rate = self._settings.per_dollar(self.region)
@@ -291,22 +292,18 @@ def price_problem(name: str, region: str) -> ProviderError:
     )
 
 
-def _prices_of(
-    products: Iterable[str | Mapping[str, Any]], currency: str = "USD"
-) -> dict[str, float]:
+def _prices_of(products: Iterable[Mapping[str, Any]], currency: str) -> dict[str, float]:
     found: dict[str, float] = {}
     for product in products:
-        told = json.loads(product) if isinstance(product, str) else product
-        name = str(told["product"]["attributes"]["instanceType"])
-        for price in _listed(told, currency, "Hr"):
+        name = str(product["product"]["attributes"]["instanceType"])
+        for price in _listed(product, currency, "Hr"):
             found[name] = max(price, found.get(name, 0.0))
     return found
 
 
-def _listed(product: str | Mapping[str, Any], currency: str, unit: str = "") -> Iterator[float]:
+def _listed(product: Mapping[str, Any], currency: str, unit: str) -> Iterator[float]:
     """The on-demand prices of a product of the price list whose unit begins with `unit`."""
-    told = json.loads(product) if isinstance(product, str) else product
-    for term in told.get("terms", {}).get("OnDemand", {}).values():
+    for term in product.get("terms", {}).get("OnDemand", {}).values():
         for dimension in term["priceDimensions"].values():
             price = float(dimension["pricePerUnit"].get(currency) or 0.0)
             if price > 0 and str(dimension.get("unit", unit)).startswith(unit):

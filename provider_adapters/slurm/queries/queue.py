@@ -111,8 +111,8 @@ class Queue:
             for each in [each for each in ids if each not in named]:
                 count, since, _ = look.missed.get(each, [0, 0.0, 0.0])
                 if count >= _MISSED:
-                    found[each] = self._second_source(each, self._clock() - since)
-                    if found[each] is not None and found[each].state not in state_words.ENDED:  # type: ignore[union-attr]
+                    job = found[each] = self._second_source(each, self._clock() - since)
+                    if job is not None and job.state not in state_words.ENDED:
                         look.missed.pop(each, None)
                         self._write(look)
             return found
