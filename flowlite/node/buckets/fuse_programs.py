@@ -85,16 +85,14 @@ def rclone_config(store: Store, files: Path) -> str:
     }
     if store.endpoint_url:
         remote["endpoint"] = store.endpoint_url
+    if store.endpoint_url or "." in store.bucket:
+        # The certificate of AWS does not cover a name with a dot.
         remote["force_path_style"] = "true"
-    elif "." in store.bucket:
-        # The certificate of AWS does not cover such a name.
-        remote["force_path_style"] = "true"
-    if store.credential is not None:
+    if store.credential is not None or store.own_role:
         remote["env_auth"] = "true"
+    if store.credential is not None:
         remote["shared_credentials_file"] = str(credentials_file(files))
         remote["profile"] = PROFILE
-    elif store.own_role:
-        remote["env_auth"] = "true"
     lines = "".join(f"{name} = {value}\n" for name, value in remote.items())
     return f"[s3]\n{lines}\n[bucket]\ntype = alias\nremote = s3:{store.bucket}\n"
 

@@ -28,7 +28,7 @@ from ..mount_namespace import mounting, namespace, unmount
 from ..quick_dataclass import dataclass
 from ..s3.client import S3Error, Store, read_storage
 from ..s3.readable import explain, find
-from ..sidecar.process_side import ending, report
+from ..sidecar.process_side import SidecarFailed, ending, report
 from ..system import processes
 from . import fuse_programs
 
@@ -37,10 +37,6 @@ MOUNT_SECONDS = 30.0
 WATCH_SECONDS = 20.0
 ANSWER_SECONDS = 15.0
 STOP_SECONDS = 5.0
-
-
-class BucketFault(Exception):
-    """A bucket cannot be mounted; the text is for people."""
 
 
 @dataclass
@@ -84,7 +80,7 @@ class MountSidecar:
         try:
             self._private = os.geteuid() == 0 and not namespace.enter_private()
             self._mount_all()
-        except BucketFault as error:
+        except SidecarFailed as error:
             report("failed", why=str(error))
             return 1
         else:
@@ -106,7 +102,7 @@ class MountSidecar:
         problem = fuse_programs.problem(self._path, self._tool)
         if problem:
             first = self._buckets[0]
-            raise BucketFault(f"{first.store.url} cannot be shown at {first.path}: {problem}")
+            raise SidecarFailed(f"{first.store.url} cannot be shown at {first.path}: {problem}")
         self._look()
         for each in self._buckets:
             self._mount(each)
@@ -135,7 +131,7 @@ class MountSidecar:
                 continue
             waiting -= 1
             if store is None:
-                raise BucketFault(explain(bucket.path, bucket.store, error))
+                raise SidecarFailed(explain(bucket.path, bucket.store, error))
             bucket.store, bucket.empty = store, empty
 
     def _mount(self, bucket: Bucket) -> None:
@@ -169,7 +165,7 @@ class MountSidecar:
                 return
             tried.append(f"{program}: {wrong}; {_last_words(log, bucket.store)}".rstrip("; "))
             self._take_away(bucket)
-        raise BucketFault(
+        raise SidecarFailed(
             f"{bucket.store.url} cannot be shown at {bucket.path}, though it can be read (at "
             f"{bucket.store.place}, with {bucket.store.source}). Tried: {' | '.join(tried)}. Install another of "
             f"{', '.join(each.name for each in fuse_programs.TOOLS)}, or copy the data to a volume"

@@ -564,7 +564,7 @@ class Copier:
         return manifest.digest == self.newest[1].digest
 
     def _paths(self) -> dict[str, int]:
-        """Lists everything below `sets/`. Raises Replaced if another writer registered after us, and Emptied."""
+        """Lists everything below `sets/`. Raises Replaced, and CopiesRemoved."""
         paths = self.place.sizes("sets/")
         mine = (self._generation, str(self.order["writer"]))
         if claim_name(*mine) not in paths:

@@ -10,6 +10,7 @@ import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Protocol, TypeVar
 
@@ -255,7 +256,9 @@ class BucketTarget:
         with self._explained("written", name), open(source, "rb", buffering=0) as file:
             if not begun or not self._continue(begun[-1], file, size, moved):
                 upload = MultipartUpload.begin(self._request_key, key)
-                upload.complete(self._send_parts(upload, file, size, {}, moved))
+                upload.complete(
+                    upload.send(partial(_exactly, file), size, self._senders, {}, moved)
+                )
 
     def _continue(
         self, upload: MultipartUpload, file: IO[bytes], size: int, moved: Callable[[int], None]
@@ -268,7 +271,8 @@ class BucketTarget:
             moved(size)
 
         try:
-            upload.complete(self._send_parts(upload, file, size, upload.sent(), count))
+            sent = upload.sent()
+            upload.complete(upload.send(partial(_exactly, file), size, self._senders, sent, count))
         except s3.S3Error as error:
             if error.may_pass:
                 raise
@@ -334,31 +338,18 @@ class BucketTarget:
     def _upload_parts(self, file: IO[bytes], name: str, size: int) -> None:
         upload = MultipartUpload.begin(self._request_key, self._store.key(name))
         try:
-            upload.complete(self._send_parts(upload, file, size, {}, lambda _: None))
+            read, unheard = partial(_exactly, file), lambda _: None
+            upload.complete(upload.send(read, size, self._senders, {}, unheard))
         except BaseException:
             with contextlib.suppress(s3.S3Error):
                 upload.abort()
             raise
 
-    def _send_parts(
-        self,
-        upload: MultipartUpload,
-        file: IO[bytes],
-        size: int,
-        sent: Mapping[int, str],
-        moved: Callable[[int], None],
-    ) -> list[str]:
-        return upload.send(
-            lambda start, length: _exactly(file, start, length), size, self._senders, sent, moved
-        )
-
-    def _request(
-        self, method: str, name: str, query: Mapping[str, str] | None = None, body: bytes = b""
-    ) -> s3.Response:
-        return self._request_key(method, self._store.key(name), query, body)
+    def _request(self, method: str, name: str, body: bytes = b"") -> s3.Response:
+        return self._request_key(method, self._store.key(name), {}, body)
 
     def _request_key(
-        self, method: str, key: str, query: Mapping[str, str] | None = None, body: bytes = b""
+        self, method: str, key: str, query: Mapping[str, str], body: bytes
     ) -> s3.Response:
         return self._ask(
             lambda: self._store.request(method, key, query, body=body, timeout=_TRANSFER_SECONDS)
