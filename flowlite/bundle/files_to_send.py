@@ -11,6 +11,7 @@ import posixpath
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +23,13 @@ from flowlite.bundle.project_files import (
     list_files,
 )
 from flowlite.errors import BundleError, ConfigError
+from flowlite.node.config import python_command
+from flowlite.node.config.command_wrappers import wrapped
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.serialization.pickling import unwrap
 from flowlite.node.system.byte_sizes import human_size
+from flowlite.settings.suggest import did_you_mean
+from flowlite.spec.launchers import SHELLS
 
 if TYPE_CHECKING:
     from flowlite.provider import Plan
@@ -247,6 +252,7 @@ def _check_command(config: TaskConfig, found: FilesToSend | None, here: str) -> 
     why: Callable[[str], str | None] = found.why_not if found else lambda _: _why_nothing(config)
     missing = {path: reason for path in _named_files(config, here) if (reason := why(path))}
     if not missing:
+        _check_script(config, found, here)
         return
     path, reason = next(iter(missing.items()))
     more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
@@ -254,6 +260,39 @@ def _check_command(config: TaskConfig, found: FilesToSend | None, here: str) -> 
         f"the command names {path}{more}, which is only on this machine: {reason}. {_send_it(path)}, or put it on a "
         "volume or in a bucket and name it by its path there"
     )
+
+
+def _check_script(config: TaskConfig, found: FilesToSend | None, here: str) -> None:
+    """Refuses a command that runs a script which is neither here nor among the files that are sent."""
+    script = _script_of(config)
+    if script is None or found is None or config.setup or os.path.isabs(script):
+        return
+    directory = os.path.normpath(os.path.join(here, config.workdir or "."))
+    sent = posixpath.normpath(posixpath.join(found.start, script)) in found.others
+    if sent or os.path.lexists(os.path.join(directory, script)):
+        return
+    beside = os.path.dirname(os.path.join(directory, script))
+    names = os.listdir(beside) if os.path.isdir(beside) else []
+    raise ConfigError(
+        f"the command runs {script}, and there is no such file in {directory}"
+        f"{did_you_mean(os.path.basename(script), names, closeness=0.8)}"
+    )
+
+
+def _script_of(config: TaskConfig) -> str | None:
+    """The script that a command certainly runs from its working directory; None for any other command."""
+    command = config.command
+    if command is None or isinstance(command, str) or config.batch is not None:
+        return None
+    words = wrapped(command)
+    if not words or {"-C", "--chdir"} & set(command[: len(command) - len(words)]):
+        return None
+    if python_command.is_python(words[0]):
+        with suppress(python_command.NotForked):
+            return python_command.parse(words).script or None
+    elif os.path.basename(words[0]) in SHELLS and words[1:] and words[1][:1] not in "-+":
+        return words[1]
+    return None
 
 
 def _send_it(path: str) -> str:

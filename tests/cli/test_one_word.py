@@ -66,3 +66,50 @@ def test_a_script_without_its_interpreter_is_refused(
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "go.sh").chmod(0o755)
     assert flow("run", "--dry-run", "--", "go.sh").code == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python trian.py",
+        "env A=1 python -u trian.py --lr 3",
+        "bash trian.py",
+        "python src/train.py",
+    ],
+)
+def test_a_script_that_is_not_there_is_refused_where_its_files_are_sent(
+    flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """Machines were launched for a name with a slip of the keyboard."""
+    (tmp_path / "train.py").write_text("pass\n")
+    monkeypatch.chdir(tmp_path)
+    ran = flow("run", "--dry-run", "--sync", "--", *command.split())
+    assert ran.code == 2
+    script = next(word for word in command.split() if word.endswith(".py"))
+    assert f"the command runs {script}, and there is no such file in {tmp_path}" in ran.err
+    assert ("; did you mean 'train.py'?" in ran.err) == (script == "trian.py")
+
+
+@pytest.mark.parametrize(
+    ("options", "command"),
+    [
+        ("--setup true", "python made.py"),
+        ("--file made.py=train.py", "python made.py"),
+        ("", "python -m pip"),
+        ("", "python -c pass"),
+        ("", "env -C / python made.py"),
+        ("", "sh -c made.py"),
+        ("", "python /opt/made.py"),
+        ("--no-sync", "python made.py"),
+        ("--workdir below", "python inner.py"),
+    ],
+)
+def test_a_script_that_may_be_there_is_not_refused(
+    flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str, command: str
+) -> None:
+    (tmp_path / "train.py").write_text("pass\n")
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "inner.py").write_text("pass\n")
+    monkeypatch.chdir(tmp_path)
+    sync = [] if "--no-sync" in options else ["--sync"]
+    assert flow("run", "--dry-run", *sync, *options.split(), "--", *command.split()).code == 0
