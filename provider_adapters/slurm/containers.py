@@ -14,7 +14,6 @@ from posixpath import dirname, normpath
 from flowlite.errors import ConfigError
 from provider_adapters.slurm.script import StepWrapper
 
-PYXIS, APPTAINER, SINGULARITY, NONE = "pyxis", "apptainer", "singularity", "none"
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://")
 _FILES = (".sqsh", ".squashfs", ".sif", ".img")
 
@@ -23,17 +22,15 @@ def wrap(kind: str, image: str, mounts: Sequence[str]) -> StepWrapper:
     """The wrapper for a step.
 
     Args:
-        kind: "pyxis", "apptainer", "singularity" or "none".
+        kind: "pyxis", "apptainer" or "singularity".
         image: As in `docker pull`, with a scheme, or the path of a file on the nodes.
         mounts: Directories that must have the same path inside and outside.
 
     Raises:
-        ConfigError: The kind is unknown, or a directory cannot be expressed in that program's syntax.
+        ConfigError: A directory cannot be expressed in that program's syntax.
     """
-    if kind == NONE:
-        return StepWrapper()
     places = shown(mounts)
-    if kind == PYXIS:
+    if kind == "pyxis":
         pairs = ",".join(f"{place}:{place}" for place in places)
         return StepWrapper(
             srun=(
@@ -43,17 +40,13 @@ def wrap(kind: str, image: str, mounts: Sequence[str]) -> StepWrapper:
                 "--container-workdir=/",
             )
         )
-    if kind in (APPTAINER, SINGULARITY):
-        return StepWrapper(
-            command=(
-                *(kind, "--silent", "exec", "--nv"),
-                *(("--bind", ",".join(places)) if places else ()),
-                *("--pwd", "/"),
-                _for_apptainer(image),
-            )
+    return StepWrapper(
+        command=(
+            *(kind, "--silent", "exec", "--nv"),
+            *(("--bind", ",".join(places)) if places else ()),
+            *("--pwd", "/"),
+            _for_apptainer(image),
         )
-    raise ConfigError(
-        f"container: {kind!r} is not known; give pyxis, apptainer, singularity or none"
     )
 
 

@@ -27,7 +27,6 @@ from provider_adapters.slurm.launch_notes import (
     run_of,
     taken_out,
 )
-from provider_adapters.slurm.login import last_line
 from provider_adapters.slurm.queries import state_words
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ class Ending:
             if not self._is_left_to_slurm(launches[token], doomed):
                 self.end(launches[token])
         if foreign:
-            self._scancel(None, list(foreign))
+            self._place.login().cancel(*foreign)
 
     def end(self, launch: Launch) -> None:
         """Ends the job of a launch. The listing shows when it is gone. Raises ProviderError."""
@@ -103,6 +102,7 @@ class Ending:
             known = self._submission.confirm(ledger.read(launch.token) or known)
             if not known.ids or known.ended:
                 return
+            login = self._place.login(known.frozen["login"])
             if (
                 not retained(known)
                 and self._may_end_gently(known)
@@ -110,10 +110,10 @@ class Ending:
             ):
                 if not known.notes.get("told"):
                     ledger.note(launch.token, told=True)
-                    self._scancel(known.frozen["login"], ["--signal=HUP", known.ids[-1]])
+                    login.cancel("--signal=HUP", known.ids[-1])
             else:
                 if numbers := self._place.still_of(known):
-                    self._scancel(known.frozen["login"], numbers)
+                    login.cancel(*numbers)
             self._place.queue(known.frozen["login"]).hurry()
 
     def cancel(self, launch: Launch) -> None:
@@ -232,19 +232,6 @@ class Ending:
 
     def _known_to_have_ended(self, job: str) -> bool:
         return any(each.ended and job in each.ids for each in self._place.ledger.launches())
-
-    def _scancel(self, login: str | None, arguments: list[str]) -> None:
-        where = self._place.login(login)
-        done = where.try_("scancel", *arguments)
-        said = last_line(done).lower()
-        over = (
-            "invalid job id",
-            "already completing or completed",
-            "not running",
-            "is not pending",
-        )
-        if done.code and not any(each in said for each in over):
-            raise ProviderError(f"scancel failed on {where.name}: {last_line(done)}")
 
     def _clear(self, launch: Launch) -> None:
         """Removes files on the login node that belong to this job only."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from flowlite.errors import ProviderError
 from flowlite.provider import LaunchPending
 from flowlite.state import clock
 from provider_adapters.rented.ledger import Call, Launch
@@ -127,13 +126,8 @@ class JobSubmission:
         self._place.ledger.made(launch.token, call.name, [kept])
         for job in found:
             if job.id != kept and job.state not in state_words.ENDED:
-                self._cancel(frozen["login"], job.id)
+                self._place.login(frozen["login"]).cancel(job.id)
         return True
-
-    def _cancel(self, login: str, job: str) -> None:
-        done = self._place.login(login).try_("scancel", job)
-        if done.code and "invalid job id" not in last_line(done).lower():
-            raise ProviderError(f"scancel failed for job {job}: {last_line(done)}")
 
 
 def _numbers(said: str) -> list[str]:

@@ -73,6 +73,8 @@ done
 _DEFAULTS = ("SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS", "SBATCH_RESERVATION")
 _HERE = ("SLURM_CONF", "SLURM_CONF_SERVER", *_DEFAULTS)
 _STARTERS = ("sbatch", "srun")
+# What scancel says of a job that has ended.
+_OVER = ("invalid job id", "already completing or completed", "not running", "is not pending")
 _DENIED = "access/permission denied"
 _NO_CLUSTER = "no cluster '"
 _DOWN = (
@@ -269,6 +271,13 @@ class SlurmLogin:
         if done.code:
             raise ProviderError(f"{tool} failed on {self.name}: {last_line(done)}")
         return done.stdout.decode("utf-8", "replace")
+
+    def cancel(self, *arguments: str) -> None:
+        """Has `scancel` signal or end jobs. Those that have ended are no error. Raises ProviderError."""
+        done = self.try_("scancel", *arguments)
+        said = last_line(done)
+        if done.code and not any(each in said.lower() for each in _OVER):
+            raise ProviderError(f"scancel failed on {self.name}: {said}")
 
     def run(
         self, argv: Sequence[str], *, input: bytes | None = None, seconds: float = SECONDS

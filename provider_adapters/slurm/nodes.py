@@ -120,7 +120,7 @@ def _addresses(login: SlurmLogin, hosts: Sequence[str]) -> dict[str, str]:
     """
     text = login.ask_if_shown("scontrol", "-o", "show", "node", ",".join(hosts))
     told = {
-        f["NodeName"]: f for line in parse.lines(text) if "NodeName" in (f := parse.fields(line))
+        f["NodeName"]: f for line in text.splitlines() if "NodeName" in (f := parse.fields(line))
     }
     named = {host: told.get(host, {}).get("NodeAddr", host) or host for host in hosts}
     names = sorted({each for each in named.values() if not _is_address(each)})

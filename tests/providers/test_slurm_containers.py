@@ -58,15 +58,6 @@ def test_apptainer(kind: str, image: str, written: str) -> None:
     )
 
 
-def test_no_container_wraps_nothing() -> None:
-    assert wrap("none", "ubuntu", MOUNTS) == StepWrapper()
-
-
-def test_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(ConfigError, match="'docker' is not known; give pyxis, apptainer"):
-        wrap("docker", "ubuntu", [])
-
-
 def test_directories_are_shown_by_what_is_above_them() -> None:
     assert shown(["/scratch"]) == ["/scratch"]
     assert shown(["/tmp/a", "/tmp/b/c", "/users/ada/.flow/"]) == ["/tmp", "/users/ada"]

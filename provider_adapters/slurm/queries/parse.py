@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
 
 from flowlite.node.quick_dataclass import dataclass
 
@@ -269,8 +268,3 @@ def seconds(text: str) -> float | None:
 def _number(text: str) -> int:
     found = re.match(r"\d+", text)
     return int(found[0]) if found else 0
-
-
-def lines(text: str) -> Iterator[str]:
-    """The lines that are not empty."""
-    return (line.strip() for line in text.splitlines() if line.strip())
