@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import threading
@@ -48,16 +49,13 @@ class Account:
         self.directory = home / "mithril"
         self._transport = transport
         self._lock = threading.RLock()
-        self._settings: MithrilSettings | None = None
         self._api: MithrilApi | None = None
         self._project = ""
 
-    @property
+    @functools.cached_property
     def settings(self) -> MithrilSettings:
         """The checked settings. Raises ConfigError."""
-        if self._settings is None:
-            self._settings = read_settings(self._given)
-        return self._settings
+        return read_settings(self._given)
 
     @property
     def has_key(self) -> bool:

@@ -20,7 +20,7 @@ def node_settings(
     lease_seconds: float = LEASE_SECONDS,
     volumes: tuple[dict[str, Any], ...] = (),
 ) -> NodeSettings:
-    """The settings, from first contact (`Met.data`) and the plan's options "python_spec", "container", "workdir".
+    """The settings, from `ReadyMachine.data` and the plan's options "python_spec", "container" and "workdir".
 
     Args:
         preemption: As `NodeSettings.preemption`.

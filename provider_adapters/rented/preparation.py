@@ -28,7 +28,7 @@ def make_ready(connection: Connection, data: Mapping[str, Any], agent: Path | No
     """Prepares a machine after first contact.
 
     Args:
-        data: As `Met.data`.
+        data: As `ReadyMachine.data`.
         agent: Local path of the agent's zipapp, named by its hash; None if there is none yet.
 
     Raises:

@@ -13,6 +13,7 @@ was unreachable and was given up, and "warm" when the task has ended and the hos
 from __future__ import annotations
 
 import fcntl
+import functools
 import json
 import os
 import re
@@ -39,14 +40,11 @@ class Records:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._client = ""
 
-    @property
+    @functools.cached_property
     def client(self) -> str:
         """The id of this FLOW_HOME, created on first use."""
-        if not self._client:
-            self._client = home_id(self._directory.parent)
-        return self._client
+        return home_id(self._directory.parent)
 
     def tasks(self) -> list[str]:
         """Tasks that have asked for hosts and not released all of them."""

@@ -104,7 +104,7 @@ def _end(directory: Path, count: int, monkeypatch: pytest.MonkeyPatch) -> tuple[
     monkeypatch.setattr(leases, "release", release)
     instances = _leased(directory, count, TAKEN)
     kept = Counted(directory)
-    kept._client = "me"
+    kept.client = "me"
     Ending(kept, UnfitHosts(directory)).end(instances)
     return kept, retained
 
@@ -134,7 +134,7 @@ def test_files_are_forgotten_of_a_host_that_has_lost_our_program(
 
     monkeypatch.setattr(leases, "release", release)
     kept = Records(tmp_path)
-    kept._client = "me"
+    kept.client = "me"
     Ending(kept, UnfitHosts(tmp_path)).forget(_leased(tmp_path, 1, TAKEN))
 
 

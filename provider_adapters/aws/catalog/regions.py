@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -52,7 +53,6 @@ class Catalog:
         self._clients = clients
         self._settings = settings
         self._path = home / "aws" / "catalog" / f"{region}-{_whose(settings)}.json"
-        self._parts: dict[str, Any] | None = None
         # By type and zone: when it was asked (monotonic), its start time, and the answer.
         self._histories: dict[tuple[str, str], tuple[float, float, list[tuple[float, float]]]] = {}
 
@@ -102,7 +102,7 @@ class Catalog:
 
         A family that is not known here may be sold in another region, and bare metal is not asked for.
         """
-        parts = [self._read().get(name, {}).get("value", ()) for name in ("gpus", "cpus")]
+        parts = [self._parts.get(name, {}).get("value", ()) for name in ("gpus", "cpus")]
         known = [str(each["name"]) for part in parts for each in part]
         families = {name.partition(".")[0] for name in known}
         return [
@@ -139,10 +139,10 @@ class Catalog:
 
     def remembered(self, name: str, seconds: float, ask: Callable[[], Any]) -> Any:
         """A value that was asked at most `seconds` ago, or is asked now."""
-        known = self._read().get(name)
+        known = self._parts.get(name)
         if known is None or not 0 <= clock.wall() - known["at"] < seconds:
             known = {"at": clock.wall(), "value": ask()}
-            self._read()[name] = known
+            self._parts[name] = known
             self._write()
         return known["value"]
 
@@ -154,7 +154,7 @@ class Catalog:
         ask: Callable[[Sequence[str]], Mapping[str, Any]],
     ) -> dict[str, Any]:
         """The values of some keys; unknown ones are asked for in one call."""
-        part = self._read().setdefault(name, {})
+        part = self._parts.setdefault(name, {})
         now = clock.wall()
         missing = [k for k in keys if k not in part or not 0 <= now - part[k]["at"] < seconds]
         if missing:
@@ -163,12 +163,11 @@ class Catalog:
             self._write()
         return {key: part[key]["value"] for key in keys if part[key]["value"]}
 
-    def _read(self) -> dict[str, Any]:
-        if self._parts is None:
-            self._parts = {}
-            with suppress(OSError, ValueError):
-                self._parts = dict(json.loads(self._path.read_bytes()))
-        return self._parts
+    @functools.cached_property
+    def _parts(self) -> dict[str, Any]:
+        with suppress(OSError, ValueError):
+            return dict(json.loads(self._path.read_bytes()))
+        return {}
 
     def _write(self) -> None:
         with suppress(OSError):
