@@ -124,10 +124,10 @@ class Launch:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Launch:
         """Reads a file of the ledger."""
-        calls = tuple(
-            Call(**{**call, "ids": tuple(call["ids"])})
-            for call in data["calls"]  # our own files: an unexpected field is an error
-        )
+        # Files outlive the version that wrote them, and one that cannot be read keeps all machines of the provider from
+        # being given back. The hash of a call is such a field of before. Any other unexpected field is an error.
+        kept = ({name: call[name] for name in call if name != "hash"} for call in data["calls"])
+        calls = tuple(Call(**{**call, "ids": tuple(call["ids"])}) for call in kept)
         return cls(**{**data, "calls": calls})
 
 

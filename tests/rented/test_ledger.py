@@ -258,6 +258,17 @@ def test_a_file_that_cannot_be_read_is_not_taken_for_nothing(ledger: Ledger) -> 
         ledger.launches()
 
 
+def test_launches_that_were_written_before_an_upgrade_are_read(ledger: Ledger) -> None:
+    """Else no launch of the provider is, and no machine is given back."""
+    token = begun(ledger)
+    call = ledger.intend(token, "zone-a", {"count": 2})
+    path = ledger._path(token)
+    written = json.loads(path.read_bytes())
+    written["calls"][0]["hash"] = "5fcb6ee4"
+    path.write_text(json.dumps(written))
+    assert ledger.launches("t1")[0].calls == (call,)
+
+
 @pytest.mark.parametrize("token", ["../x", "", "a/b", ".hidden"])
 def test_a_token_is_no_path(ledger: Ledger, token: str) -> None:
     with pytest.raises(ProviderError, match="not a launch token"):
