@@ -181,7 +181,7 @@ def fork(spec: Mapping[str, Any]) -> None:
         if connection is not None:
             connection.close()
             return
-        with _listen(spec["socket"]) as listener:
+        with listen(spec["socket"]) as listener:
             log = os.open(spec["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             try:
                 if os.fork() == 0:
@@ -278,7 +278,7 @@ def _start(spec: Mapping[str, Any]) -> None:
     environment = _environment(spec)
     spec = {**_held(spec["argv"], spec["python"], environment), **spec}
     try:
-        listener = _listen(path)
+        listener = listen(path)
         _write_order(f"{path}.json", {**spec, "environment": {}})
         log = os.open(spec["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
@@ -327,7 +327,8 @@ def _write_order(path: str, order: Mapping[str, Any]) -> None:
         raise OSError(error.errno, why) from error
 
 
-def _listen(path: str) -> socket.socket:
+def listen(path: str) -> socket.socket:
+    """Returns a listening socket at a path, in place of what is there. Raises OSError."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if os.path.lexists(path):

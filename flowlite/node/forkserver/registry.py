@@ -162,7 +162,7 @@ def _dead(directory: str) -> set[str]:
     """Returns the names of sockets without a listener, including removed sockets whose other files are left."""
     names = {name.partition(".")[0] for name in names_in(directory)}
     sockets = {name for name in names if len(name) == NAME_LENGTH}
-    return {name for name in sockets if not _listens(os.path.join(directory, name))}
+    return {name for name in sockets if not listens(os.path.join(directory, name))}
 
 
 def _forget_reapers(directory: str, name: str) -> None:
@@ -175,14 +175,15 @@ def _forget_reapers(directory: str, name: str) -> None:
                 os.unlink(os.path.join(directory, each))
 
 
-def _listens(path: str) -> bool:
+def listens(path: str) -> bool:
+    """Whether a process listens on the socket at this path."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(path)
         except (ConnectionRefusedError, FileNotFoundError):
             return False
         except OSError:
-            # The fork server is too busy to accept, or may not be reached by this user.
+            # It is too busy to accept, or may not be reached by this user.
             return True
     return True
 

@@ -20,7 +20,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import flowlite
-from flowlite.node.forkserver import compatibility, registry, staleness
+from flowlite.node.forkserver import client, compatibility, registry, staleness
+from flowlite.node.host_lease.requests import read_line
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.system import peer_credentials, processes, runtime_dir
 from flowlite.node.system.accepting import accept
@@ -30,7 +31,6 @@ from flowlite.supervise.record.paths import TaskPaths
 
 # A spare either waits or leads a task and does not listen, so it answers at once or not at all.
 _ANSWER_SECONDS = 2.0
-_LONGEST_REQUEST = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Standby:
             try:
                 if not peer_credentials.is_ours(connection):
                     return None
-                request = json.loads(_read_line(connection))
+                request = json.loads(read_line(connection))
                 # Exits if dismissed, or if modules on disk have changed, since a new process would then run other
                 # code.
                 self._leaving = request["task"] == "" or self._watched.changed() is not None
@@ -120,7 +120,7 @@ def hand_over(
                 return None
             request = {"task": task_id, "environment": dict(environment)}
             connection.sendall(json.dumps(request).encode() + b"\n")
-            answer = json.loads(_read_line(connection))
+            answer = json.loads(read_line(connection))
         return process_identity.Process(int(answer["pid"]), str(answer["start"]))
     except (OSError, ValueError, KeyError):
         return None
@@ -133,31 +133,12 @@ def dismiss(home: Path) -> None:
 
 def _listen(home: Path) -> socket.socket | None:
     """Returns a socket to listen on, or None if this FLOW_HOME already has a spare."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         path = _path(home)
         with registry.alone(path):
-            if not _is_free(path):
-                listener.close()
-                return None
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
-            listener.bind(path)
-            os.chmod(path, 0o600)
-            listener.listen(8)
+            return None if registry.listens(path) else client.listen(path)
     except OSError:
-        listener.close()
         return None
-    return listener
-
-
-def _is_free(path: str) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.connect(path)
-        except OSError:
-            return True
-    return False
 
 
 def _path(home: Path) -> str:
@@ -170,13 +151,3 @@ def _keep_connections(seconds: float) -> None:
     transport = sys.modules.get("flowlite.connect.ssh.transport")
     if transport is not None:
         transport.stay_idle(seconds)
-
-
-def _read_line(connection: socket.socket) -> bytes:
-    got = b""
-    while not got.endswith(b"\n") and len(got) < _LONGEST_REQUEST:
-        block = connection.recv(1 << 16)
-        if not block:
-            break
-        got += block
-    return got
