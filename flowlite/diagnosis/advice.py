@@ -42,8 +42,7 @@ SYMPTOMS: tuple[KnownFailure, ...] = (
         "the model and its batch do not fit into the memory of the GPU. Make the batch per GPU smaller; save memory by "
         "gradient checkpointing (--grad-checkpointing, gradient_checkpointing), sharding (--fsdp, DeepSpeed ZeRO), and "
         "for contrastive losses --local-loss --gather-with-grad. That GPUs are of one size on all nodes, and empty, "
-        "was "
-        "looked at before the start",
+        "was looked at before the start",
     ),
     _symptom(
         "gpu-access",
@@ -74,9 +73,8 @@ SYMPTOMS: tuple[KnownFailure, ...] = (
     _symptom(
         "horovod-missing",
         r"Horovod is not installed|No module named '?horovod",
-        "Horovod is not on this node. Without --horovod the run uses torch's own process group, which needs "
-        "nothing; for "
-        'Horovod itself install it there, or give an image= that has it, and use distributed_mode="mpi"',
+        "Horovod is not on this node. Without --horovod the run uses torch's own process group, which needs nothing; "
+        'for Horovod itself install it there, or give an image= that has it, and use distributed_mode="mpi"',
     ),
     _symptom(
         "nccl-versions",
@@ -96,8 +94,7 @@ SYMPTOMS: tuple[KnownFailure, ...] = (
         r"unhandled cuda (error|failure)|ncclUnhandledCudaError",
         "NCCL failed in CUDA: often GPUs that cannot reach each other directly (run again with -e NCCL_P2P_DISABLE=1), "
         "a GPU that another process filled, or a driver too old for this torch (nvidia-smi through `flow ssh --node "
-        "all`). "
-        "-e NCCL_DEBUG=INFO says which call it was",
+        "all`). -e NCCL_DEBUG=INFO says which call it was",
     ),
     _symptom(
         "init-timeout",
@@ -126,10 +123,9 @@ SYMPTOMS: tuple[KnownFailure, ...] = (
         "no-cuda",
         r"No CUDA GPUs are available|Found no NVIDIA driver|Torch not compiled with CUDA enabled|"
         r"CUDA driver version is insufficient|Attempting to deserialize object on a CUDA device|no CUDA-capable device",
-        "torch sees no GPU there. Ask for GPUs (--gpu, gpu=), which are counted before the start; look whether "
-        "torch is a "
-        "build with CUDA (python -c 'import torch; print(torch.version.cuda)') and whether nvidia-smi works on that "
-        "node",
+        "torch sees no GPU there. Ask for GPUs (--gpu, gpu=), which are counted before the start; look whether torch "
+        "is a build with CUDA (python -c 'import torch; print(torch.version.cuda)') and whether nvidia-smi works on "
+        "that node",
     ),
     _symptom(
         "recomputed",
@@ -155,9 +151,8 @@ SYMPTOMS: tuple[KnownFailure, ...] = (
     _symptom(
         "file-missing",
         r"No such file or directory: '?([^'\n]+)",
-        "{match} is not there on that node. Nodes elsewhere have the source of the project, volumes= and mounts=, "
-        "and no "
-        "other file of this machine: bring it there with one of these",
+        "{match} is not there on that node. Nodes elsewhere have the source of the project, volumes= and mounts=, and "
+        "no other file of this machine: bring it there with one of these",
     ),
     _symptom(
         "module-missing",

@@ -21,8 +21,7 @@ _WAITS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("torch/autograd/graph.py", ("_engine_run_backward",), "backward"),
     ("torch/autograd/__init__.py", ("backward",), "backward"),
     ("torch/cuda/__init__.py", ("synchronize",), "cuda.synchronize"),
-    ("flowlite_node/worker/torch_teardown.py", ("leave_together",), "the end of the other ranks"),
-    ("flowlite/node/worker/torch_teardown.py", ("leave_together",), "the end of the other ranks"),
+    ("node/worker/torch_teardown.py", ("leave_together",), "the end of the other ranks"),
 )
 _WRAPPERS = frozenset({"wrapper", "inner", "decorate_context", "_new_process_group_helper"})
 # The directory of a source snapshot on a node.

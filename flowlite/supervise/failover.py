@@ -134,13 +134,13 @@ def with_place_left(record: TaskRecord, now: float) -> list[dict[str, Any]]:
 
 def began(record: TaskRecord) -> float:
     """Unix time at which the present search began to wait; 0.0 if nothing has failed in it."""
-    found = [entry for entry in record.tried if entry.get("search") == _search(record)]
+    found = _entries(record)
     return float(found[0]["since"]) if found else 0.0
 
 
 def came_at(record: TaskRecord, now: float) -> float:
     """Unix time since which the present place is the present one; now, if nothing has failed in this search."""
-    found = [entry for entry in record.tried if entry.get("search") == _search(record)]
+    found = _entries(record)
     return float(found[-1].get("left_at", now)) if found else now
 
 
@@ -205,8 +205,13 @@ def _search(record: TaskRecord) -> Sequence[int]:
 
 def _latest(record: TaskRecord) -> dict[int, dict[str, Any]]:
     """The last entry of each place in the present search."""
+    return {int(entry["candidate"]): entry for entry in _entries(record)}
+
+
+def _entries(record: TaskRecord) -> list[dict[str, Any]]:
+    """The entries of the present search."""
     search = _search(record)
-    return {int(e["candidate"]): e for e in record.tried if e.get("search") == search}
+    return [entry for entry in record.tried if entry.get("search") == search]
 
 
 def _pause_ends(entry: Mapping[str, Any]) -> float:

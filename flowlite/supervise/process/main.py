@@ -174,15 +174,15 @@ def lead(
             if owner is None:
                 _note_self(home, task_id)
             launches = launches and not is_idle
-            supervisor = Supervisor(store, home, record, lease, provider, launches=launches)
-            run(supervisor.run())
-            while supervisor.has_moved:
+            while True:
+                supervisor = Supervisor(store, home, record, lease, provider, launches=launches)
+                run(supervisor.run())
+                if not supervisor.has_moved:
+                    break
                 # The same as for a supervisor that takes the task over.
                 record = store.get_task(task_id)
                 provider = provider_of_task(record, home)
                 launches = supervisor.launches
-                supervisor = Supervisor(store, home, record, lease, provider, launches=launches)
-                run(supervisor.run())
             store.release_lease(lease)
             wake_due(store)
             seconds = supervisor.warm_seconds
