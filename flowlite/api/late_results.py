@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from flowlite.errors import FlowError
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.settings import edited_files
-from flowlite.supervise.attempt.log_writer import Collector, add_all
+from flowlite.supervise.attempt.log_writer import Collector
 
 if TYPE_CHECKING:
     from flowlite.api.session import Session
@@ -148,7 +148,7 @@ class _Fetch(threading.Thread):
                         connection.get(source, paths.result(record.attempt, rank), size=size)
                     else:
                         blocks = connection.read(source, offset)
-                        add_all(collector, rank, node, stream, offset, blocks, time.time(), size)
+                        collector.add_all(rank, node, stream, offset, blocks, size)
                         _check_size(source, collector.size(rank, stream), size)
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlite.supervise.attempt.log_writer import Collector, add_all
+from flowlite.supervise.attempt.log_writer import Collector
 from flowlite.supervise.record.paths import TaskPaths
 
 
@@ -136,11 +136,11 @@ def test_what_two_readings_bring_is_here_once(tmp_path: Path) -> None:
     collector, paths = new(tmp_path)
 
     def late() -> Iterator[bytes]:
-        add_all(collector, 0, 0, "out", 0, [b"1\n", b"2\nend\n"], 1.0, None)
+        collector.add_all(0, 0, "out", 0, [b"1\n", b"2\nend\n"], None)
         yield b"1\n2\n"
         yield b"end\n"
 
-    add_all(collector, 0, 0, "out", 0, late(), 2.0, None)
+    collector.add_all(0, 0, "out", 0, late(), None)
 
     assert paths.stream(1, 0, 0, "out").read_bytes() == b"1\n2\nend\n"
 
@@ -159,7 +159,7 @@ def test_any_pieces_in_any_order_give_the_stream(
         if start % 7 == 0:
             collector.close()
     have = collector.size(0, "out")
-    add_all(collector, 0, 0, "out", have, [content[have:]], 2.0, None)
+    collector.add_all(0, 0, "out", have, [content[have:]], None)
     file = paths.stream(1, 0, 0, "out")
     assert (file.read_bytes() if file.exists() else b"") == content
 

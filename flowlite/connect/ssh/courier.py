@@ -40,7 +40,6 @@ class Courier:
         self._turn = threading.Lock()
         self._held = ExitStack()
         self._run: Run | None = None
-        self._rest = b""
         self.gone = False
 
     def begin(self, deadline: float) -> None:

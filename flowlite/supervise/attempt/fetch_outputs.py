@@ -22,7 +22,7 @@ from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.system.byte_sizes import human_size
 from flowlite.output import redact
 from flowlite.supervise.attempt import unfetched
-from flowlite.supervise.attempt.log_writer import Collector, add_all, logs_of
+from flowlite.supervise.attempt.log_writer import Collector, logs_of
 from flowlite.supervise.attempt.node_handle import Finding, Node
 from flowlite.supervise.attempt.node_verdict import ProbeAnswer
 from flowlite.supervise.attempt.reachability import GivenUp, NodeLost, Reachability
@@ -322,7 +322,7 @@ class FetchOutputs:
             offset = self.collector.size(rank, stream)
             blocks = node.read(f"r{rank}.{stream}", offset)
             size = (self._sizes(rank) or {}).get(stream)
-            add_all(self.collector, rank, node.rank, stream, offset, blocks, time.time(), size)
+            self.collector.add_all(rank, node.rank, stream, offset, blocks, size)
 
     # What is missing
 

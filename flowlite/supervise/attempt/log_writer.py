@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
@@ -72,6 +73,32 @@ class Collector:
                 self._stream(rank, node, stream).append(fresh, have, at)
                 self._sizes[rank, stream] = have + len(fresh)
                 self.total += len(fresh)
+
+    def add_all(
+        self,
+        rank: int,
+        node: int,
+        stream: str,
+        offset: int,
+        blocks: Iterable[bytes],
+        size: int | None,
+    ) -> None:
+        """Adds consecutive blocks as they come, of which the first begins at `offset`.
+
+        Each block is written at the offset it was read from, since the same bytes may arrive from another reader
+        meanwhile, such as an earlier one that was given up and continues.
+
+        Args:
+            size: Of the stream, if its worker is known to have ended. What comes beyond it is left out: a node may send
+                without end.
+        """
+        at = time.time()
+        for block in steady(blocks):
+            fresh = block if size is None else block[: max(0, size - offset)]
+            self.add(rank, node, stream, offset, at, fresh)
+            offset += len(fresh)
+            if len(fresh) < len(block):
+                return
 
     def close(self) -> None:
         """Closes the files. `add` may open them again."""
@@ -144,30 +171,3 @@ class _Stream:
             os.pread(self._index, INDEX_RECORD.size, size - INDEX_RECORD.size)
         )
         return last
-
-
-def add_all(
-    collector: Collector,
-    rank: int,
-    node: int,
-    stream: str,
-    offset: int,
-    blocks: Iterable[bytes],
-    at: float,
-    size: int | None,
-) -> None:
-    """Adds consecutive blocks, of which the first begins at `offset`.
-
-    Each block is written at the offset it was read from, since the same bytes may arrive from another reader
-    meanwhile, such as an earlier one that was given up and continues.
-
-    Args:
-        size: Of the stream, if its worker is known to have ended. What comes beyond it is left out: a node may send
-            without end.
-    """
-    for block in steady(blocks):
-        fresh = block if size is None else block[: max(0, size - offset)]
-        collector.add(rank, node, stream, offset, at, fresh)
-        offset += len(fresh)
-        if len(fresh) < len(block):
-            return

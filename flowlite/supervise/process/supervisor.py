@@ -119,7 +119,6 @@ class Supervisor:
         """
         self._store = store
         self._home = home
-        self._lease = lease
         self._provider = provider
         self._paths = TaskPaths(home, record.id)
         self._asked = TaskView.of(record)
