@@ -246,20 +246,15 @@ class Store:
             ).fetchone()
         return row is not None and row[0] == _PARKED
 
-    def delete_task(self, task_id: str) -> bool:
-        """Deletes a final task with its instances, intents and events.
-
-        Returns:
-            False if the task is not final; then nothing is deleted.
-        """
+    def delete_task(self, task_id: str) -> None:
+        """Deletes a task with its instances, intents and events, if it is final."""
         with self._database.write() as db:
             row = db.execute("SELECT state FROM tasks WHERE id = ?", (task_id,)).fetchone()
             if row is None or row["state"] not in FINAL_STATES:
-                return False
+                return
             for table in ("events", "intents", "instances"):
                 db.execute(f"DELETE FROM {table} WHERE task_id = ?", (task_id,))
             db.execute("DELETE FROM tasks WHERE id = ?", (task_id,))
-            return True
 
     # Leases
 
@@ -414,12 +409,11 @@ class Store:
 
     # Intents
 
-    def put_intent(self, lease: Lease, token: str, kind: str, data: Mapping[str, Any]) -> Intent:
-        """Records an intent durably before it is carried out. For a known token, returns the intent recorded first."""
+    def put_intent(self, lease: Lease, token: str, kind: str, data: Mapping[str, Any]) -> None:
+        """Records an intent durably before it is carried out. That of a known token stays as it was recorded first."""
         with self._database.write() as db:
             _check_lease(db, lease)
-            row = db.execute("SELECT * FROM intents WHERE token = ?", (token,)).fetchone()
-            if row is None:
+            if not db.execute("SELECT 1 FROM intents WHERE token = ?", (token,)).fetchone():
                 values = {
                     "token": token,
                     "task_id": lease.task_id,
@@ -429,9 +423,7 @@ class Store:
                     "created_at": self._now(),
                 }
                 insert_row(db, "intents", values)
-                row = db.execute("SELECT * FROM intents WHERE token = ?", (token,)).fetchone()
         self._write_snapshot(lease)
-        return self._one(Intent, row)
 
     def settle_intent(self, lease: Lease, token: str, state: str) -> None:
         """Records the result of an intent: "done", "refused" or "undone"."""

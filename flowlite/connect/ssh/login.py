@@ -146,7 +146,7 @@ def _files(
         key = _load(path, target, tried)
         if key is not None and key.asbytes() not in used:
             used.add(key.asbytes())
-            for certificate in _certificates(path, key, target):
+            for certificate in _certificates(path, target):
                 yield f"{path} with {certificate}", _certified(path, certificate)
             yield path, key
 
@@ -196,7 +196,7 @@ def _load(path: str, target: SshTarget, tried: _TriedKeys) -> paramiko.PKey | No
     return _keys.keep(path, key, sources)
 
 
-def _certificates(path: str, key: paramiko.PKey, target: SshTarget) -> list[str]:
+def _certificates(path: str, target: SshTarget) -> list[str]:
     """Certificate files for this key, from the configuration or beside it."""
     found = []
     for candidate in _certificate_files(path, target):

@@ -49,18 +49,13 @@ def is_asleep(home: Path, task_id: str) -> bool:
     return writer is not None
 
 
-def wake(home: Path, task_id: str) -> bool:
-    """Wakes the task's supervisor. Returns False if it is not asleep."""
+def wake(home: Path, task_id: str) -> None:
+    """Wakes the task's supervisor, if it is asleep."""
     writer = _open(home, task_id)
-    if writer is None:
-        return False
-    try:
-        os.write(writer, b"go\n")
-    except OSError:
-        return False
-    finally:
+    if writer is not None:
+        with suppress(OSError):
+            os.write(writer, b"go\n")
         os.close(writer)
-    return True
 
 
 def _open(home: Path, task_id: str) -> int | None:
