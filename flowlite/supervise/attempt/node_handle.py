@@ -184,20 +184,14 @@ class Node:
         """Notes whether an agent of this attempt has ever run here, and its report. Raises NodeUnreachable."""
         # An agent writes `agent.pid` before anything else. The report that is not there is not asked for: the first
         # attempt looks at many nodes on which no agent has run.
-        if self._lacks("agent.pid"):
+        try:
+            with suppress(AnswerTooLong):
+                self.read_all("agent.pid", MOST_JSON)
+        except FileNotFoundError:
             self.report_seen, self.has_run = None, False
             return
         self.report_seen = self.report()
         self.has_run = self.started()
-
-    def _lacks(self, name: str) -> bool:
-        try:
-            self.read_all(name, MOST_JSON)
-        except FileNotFoundError:
-            return True
-        except AnswerTooLong:
-            pass
-        return False
 
     def want(self) -> bool:
         """Tells the agent of a spare machine that it is wanted (node/agent/spare.py). Returns whether it is ready."""

@@ -239,7 +239,7 @@ class Supervisor:
             if not self._failures:
                 self._failing_since = clock.monotonic()
             self._failures += ending or not isinstance(error, NodeUnreachable)
-            await self._after_trouble(error, self._failures)
+            await self._after_trouble(error)
         except Exception as error:
             if code_on_disk.have_changed():
                 # What was imported only now may not fit the rest. A process that begins anew leads the task on.
@@ -247,7 +247,7 @@ class Supervisor:
             say(traceback.format_exc())
             self._failures += 1
             if self._record.outcome:
-                await self._after_trouble(error, self._failures)
+                await self._after_trouble(error)
             else:
                 self._conclude(
                     "failed",
@@ -268,14 +268,15 @@ class Supervisor:
         known = [*self._fresh, *self._instances_known]
         await store_loss.end_nodes(self._provider, self._threads, self._provisioner.listed, known)
 
-    async def _after_trouble(self, error: Exception, failures: int) -> None:
+    async def _after_trouble(self, error: Exception) -> None:
         """Waits before the next try after an error. Fails the task after too many, unless its nodes are being ended."""
+        failures = self._failures
         what = str(error) or type(error).__name__
         ending = bool(self._record.outcome)
         longest = _LONGEST_PAUSE_TO_END if ending else _LONGEST_PAUSE
         pause = min(longest, 0.2 * 2 ** min(failures, 16))
         say(f"trying again in {pause:.1f} s: {what}")
-        if ending and self._needs_other_credentials(error, failures):
+        if ending and self._needs_other_credentials(error):
             # The next `flow` command starts a supervisor, with the credentials of its own environment.
             with suppress(StoreError):
                 self._journal.left_to_next(what)
@@ -297,11 +298,10 @@ class Supervisor:
             self._journal.waiting(what)
         await self._pause(pause)
 
-    def _needs_other_credentials(self, error: Exception, failures: int) -> bool:
+    def _needs_other_credentials(self, error: Exception) -> bool:
         """Whether the provider will not accept the credentials of this process any more, as far as can be seen."""
-        return isinstance(error, PermissionRefused) and (
-            self._refused or failures >= _MOST_REFUSALS
-        )
+        over = self._refused or self._failures >= _MOST_REFUSALS
+        return isinstance(error, PermissionRefused) and over
 
     def _may_answer(self, error: Exception) -> bool:
         """Whether a provider that has failed so often is asked again, since it has not refused anything."""
