@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from flowlite.bundle.project_files import ProjectListing
-from flowlite.connect.values import has_content
+from flowlite.connect.values import hash_of
 from flowlite.errors import BundleError, ConfigError, StoreError
 from flowlite.node.project_files.manifest import Entry, ManifestError, ProjectManifest
 from flowlite.node.system import atomic_files
@@ -102,7 +102,7 @@ def refuse_changed_input(path: Path, sha256: str, what: str, instead: str) -> No
         what: What it is, for people.
         instead: What to do, for people.
     """
-    if not has_content(path, sha256):
+    if hash_of(path) != sha256:
         raise ConfigError(
             f"{path}, {what}, was changed after that task was submitted (its SHA-256 differs), and nothing was sent; "
             f"{instead}"

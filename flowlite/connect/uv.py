@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from flowlite.connect.values import hash_of
 from flowlite.errors import ProviderError
 from flowlite.node.python_env import uv
 from flowlite.node.system import atomic_files
@@ -87,7 +88,7 @@ def _known(home: Path, name: str) -> Program | None:
     path = _directory(home) / name / "uv"
     try:
         sha256 = json.loads(path.with_name("uv.json").read_bytes())["sha256"]
-        found = _sha256(path)
+        found = hash_of(path)
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return Program(path, found) if found == sha256 else None
@@ -104,7 +105,7 @@ def _kept(home: Path, platform: str, own: Path) -> Program:
             return Program(own, str(known["sha256"]))
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    sha256 = _sha256(own)
+    sha256 = hash_of(own)
     atomic_files.place(json.dumps({"key": key, "sha256": sha256}).encode(), str(note), 0o600)
     return Program(own, sha256)
 
@@ -186,8 +187,3 @@ def _unfetched(name: str, done: subprocess.CompletedProcess[bytes]) -> ProviderE
     return ProviderError(
         f"uv for {name} cannot be fetched from the package index of this machine: {' '.join(said[-2:])[:400]}"
     )
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -34,27 +34,22 @@ class Completed:
         return said[-1] if said else f"exit code {self.code}"
 
 
-def has_content(path: Path, sha256: str) -> bool:
-    """Whether a local file has the content with this hash. An unchanged file is read once. Raises OSError."""
+def hash_of(path: Path) -> str:
+    """The SHA-256 of a local file, in hex. An unchanged file is read once. Raises OSError.
+
+    The threads for all nodes begin with the same file at the same time. One reads it, and the others wait for that.
+    """
     facts = os.stat(path)
     identity = (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
-    return _hash_of(path, *identity) == sha256
+    with _hashing[hash(identity) % len(_hashing)]:
+        return _read_hash(path, *identity)
 
 
 def refuse_changed(path: Path, sha256: str) -> None:
     """Raises OSError if a local file has not the content with this hash."""
-    if not has_content(path, sha256):
+    if hash_of(path) != sha256:
         what = "it was changed on this machine after the task was submitted (its SHA-256 differs)"
         raise OSError(errno.EIO, what, str(path))
-
-
-def _hash_of(path: Path, *identity: int) -> str:
-    """The hash of a file as it is now; `identity` changes with its content.
-
-    The threads for all nodes begin with the same file at the same time. One reads it, and the others wait for that.
-    """
-    with _hashing[hash(identity) % len(_hashing)]:
-        return _read_hash(path, *identity)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -14,6 +14,7 @@ import pytest
 from flowlite.bundle.agent_zip import build_agent_zip
 from flowlite.connect import programs, pythons, uv
 from flowlite.connect.local import LocalConnection
+from flowlite.connect.values import hash_of
 from flowlite.errors import ProviderError
 from flowlite.node.system import ownership, runtime_dir
 from tests.helpers import put_agent
@@ -157,7 +158,7 @@ def test_no_python_is_installed_where_others_write(
     tool = tmp_path / "uv"
     tool.write_text(f"#!/bin/sh\ntouch {tmp_path}/proof\n")
     tool.chmod(0o700)
-    found = uv.Program(tool, uv._sha256(tool))
+    found = uv.Program(tool, hash_of(tool))
     monkeypatch.setattr(uv, "programs_for", lambda *_: [found])
     root = tmp_path / "node"
     root.mkdir()
