@@ -52,30 +52,49 @@ else:
 _put = object.__setattr__
 
 
+class _Unset:
+    """Stands for the value of a field that has none yet: its factory makes it."""
+
+    def __init__(self, factory: Callable[[], object]) -> None:
+        self.factory = factory
+
+
+# Of a field without a default or a factory.
+_NOTHING = _Unset(object)
+
+
+def _default_of(field: dataclasses.Field[Any]) -> object:
+    if field.default_factory is not dataclasses.MISSING:
+        return _Unset(field.default_factory)
+    return _NOTHING if field.default is dataclasses.MISSING else field.default
+
+
 def _add_init(cls: type) -> None:
     fields = dataclasses.fields(cls)
     known = frozenset(each.name for each in fields if each.init)
     positional = tuple(each.name for each in fields if each.init and not each.kw_only)
-    missing = dataclasses.MISSING
-    defaults = {each.name: each.default for each in fields if each.default is not missing}
-    factories = {
-        each.name: each.default_factory for each in fields if each.default_factory is not missing
-    }
-    required = known - defaults.keys() - factories.keys()
+    # What each field has without an argument.
+    defaults = {each.name: _default_of(each) for each in fields}
+    unset = {name: each for name, each in defaults.items() if name in known or each is not _NOTHING}
+    required = frozenset(name for name in known if unset[name] is _NOTHING)
+    all_known = len(known) == len(unset)
     has_post_init = hasattr(cls, "__post_init__")
 
     def __init__(self: Any, *args: Any, **given: Any) -> None:
-        fits = len(args) <= len(positional) and given.keys() <= known
+        fits = True
         if args:
             by_place = dict(zip(positional, args, strict=False))
-            fits = fits and given.keys().isdisjoint(by_place)
+            fits = len(args) <= len(positional) and given.keys().isdisjoint(by_place)
             given |= by_place
-        if not (fits and given.keys() >= required):
+        values = unset | given
+        if not (fits and len(values) == len(unset) and (all_known or given.keys() <= known)):
             _refuse(cls, positional, args, given, known, required)
-        for name, value in {**defaults, **given}.items():
+        for name, value in values.items():
+            if type(value) is _Unset:
+                if value is _NOTHING:
+                    _refuse(cls, positional, args, given, known, required)
+                value = value.factory()
             _put(self, name, value)
-        for name in factories.keys() - given.keys():
-            _put(self, name, factories[name]())
         if has_post_init:
             self.__post_init__()
 
