@@ -48,6 +48,7 @@ MISTAKES: dict[str, int] = {
     "flow run --dry-run noguard.py::f 3": 2,
     "flow run plain.py --lr 3": 2,
     "flow run python plain.py": 2,
+    "flow run -N 2 -- plain.py --lr 3": 2,
     "flow run -N 2 -- torchrun --nproc-per-node 2 plain.py": 2,
     "flow run --nodes 2 -- python plain.py": 2,
     "flow run --timeout 1h -- python plain.py": 2,
