@@ -294,6 +294,7 @@ def test_notice_before_the_end(read: Read) -> None:
     (config,) = read("--signal=B:USR1@90 -t 60").configs
     assert (config.batch or {})["signal"] == {"signal": "USR1", "seconds": 90.0, "script": True}
     assert any("without --time" in note for note in read("--signal=USR1").notes)
+    assert not read("--signal=USR1", max_run_time_hours=1).notes
 
 
 @pytest.mark.parametrize("provider", ["local", "ssh", "slurm"])

@@ -215,7 +215,7 @@ def _signal(draft: _Draft, value: str) -> None:
         "seconds": found.seconds,
         "script": found.script,
     }
-    if "time" not in draft.script.values():
+    if "time" not in draft.script.values() and "max_run_time_hours" not in draft.given:
         draft.notes.append(f"--signal={value} has no effect without --time: nothing ends the task")
 
 
