@@ -293,9 +293,7 @@ class Function(Generic[P, R]):
         if spec is self._module_spec:
             return
         self._module_spec = spec
-        found: object = sys.modules[self.__module__] if spec is not None else None
-        for part in self.__qualname__.split("."):
-            found = getattr(found, part, None)
+        found = _found_by_name(self) if spec is not None else None
         if isinstance(found, Function) and found is not self:
             functools.update_wrapper(self, found.__wrapped__)
             self._app, self._given = found._app, _merge(found._given, self._overrides)
@@ -340,7 +338,9 @@ class Function(Generic[P, R]):
         Processes that exchange plain pickles (multiprocessing) share the same `__main__`. cloudpickle is used to reach
         another program, whose `__main__` is a different module.
         """
-        if _found_by_name(self) and (self.__module__ != "__main__" or not _asked_by_cloudpickle()):
+        if _found_by_name(self) is self and (
+            self.__module__ != "__main__" or not _asked_by_cloudpickle()
+        ):
             return self.__qualname__
         return Function, (self.__wrapped__, self._app, self._given)
 
@@ -463,8 +463,9 @@ def _asked_by_cloudpickle() -> bool:
     return "cloudpickle" in str(frame.f_globals.get("__name__"))
 
 
-def _found_by_name(function: Function[..., Any]) -> bool:
+def _found_by_name(function: Function[..., Any]) -> object:
+    """What the function's module has under its name."""
     found: object = sys.modules.get(function.__module__)
     for part in function.__qualname__.split("."):
         found = getattr(found, part, None)
-    return found is function
+    return found

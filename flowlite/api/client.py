@@ -131,21 +131,17 @@ class Flow:
             # Imported while the supervisor imports, too.
             from flowlite import bucket_credentials
             from flowlite.api.submission import kept_project, submit
-            from flowlite.provider import Candidate
             from flowlite.supervise.cleanup import background_gc
             from flowlite.supervise.money import price_text
 
             with trace.span("plan"):
                 config, places = self.candidates(config)
-            plan = places.best
             ranked = places.ranked
             if pool:
-                ranked = tuple(_in_pool(each, pool) for each in ranked)
-                plan = ranked[0].plan
+                ranked = tuple(_with_option(each, "pool", pool) for each in ranked)
             if element is not None:
-                options = {**plan.options, "array": dict(element)}
-                plan = dataclasses.replace(plan, options=options)
-                ranked = (Candidate(plan, ranked[0].options),)
+                ranked = (_with_option(ranked[0], "array", dict(element)),)
+            plan = ranked[0].plan
             storage = bucket_credentials.storage_for(config)
             kept = None
             if inputs_of is not None and not files_now:
@@ -479,8 +475,8 @@ class Flow:
         return adapter(name)
 
 
-def _in_pool(place: Candidate, pool: str) -> Candidate:
-    options = {**place.plan.options, "pool": pool}
+def _with_option(place: Candidate, name: str, value: Any) -> Candidate:
+    options = {**place.plan.options, name: value}
     return dataclasses.replace(place, plan=dataclasses.replace(place.plan, options=options))
 
 

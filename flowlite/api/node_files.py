@@ -44,6 +44,14 @@ class CopyResult:
     taken: list[str] = field(default_factory=list)
     left_out: dict[str, int] = field(default_factory=dict)
 
+    def add(self, other: CopyResult) -> None:
+        """Adds what was copied from another node."""
+        self.files += other.files
+        self.bytes += other.bytes
+        self.taken += other.taken
+        for why, count in other.left_out.items():
+            self.left_out[why] = self.left_out.get(why, 0) + count
+
 
 class _LeftOut(Exception):
     """The node does not have a file of a directory any more, or cannot read it; the text says which."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Self
 
 from flowlite.cli import output
@@ -30,12 +29,7 @@ class Transfer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._shows:
             printing.rewrite(sys.stderr, "")
             sys.stderr.flush()

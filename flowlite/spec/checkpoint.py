@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
 from flowlite.spec.base import Spec, shown
-from flowlite.spec.storage import BUCKET, mount_path
+from flowlite.spec.storage import BUCKET, mount_path, within
 
 Nodes = Literal["leader", "all"]
 
@@ -89,11 +89,6 @@ def _as_checkpoint(value: object) -> object:
 
 
 CheckpointField = Annotated[Checkpoint, BeforeValidator(_as_checkpoint)]
-
-
-def within(path: str, directory: str) -> bool:
-    """Whether a normalised path is a directory, or is below it."""
-    return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
 def checkpoint_problem(

@@ -43,6 +43,11 @@ def volume_name(value: object) -> str:
     return value
 
 
+def within(path: str, directory: str) -> bool:
+    """Whether a normalised path is a directory, or is below it."""
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
 def mount_path(path: str) -> str:
     """Returns the normalised path if something may be mounted there. Raises ValueError.
 
@@ -61,7 +66,7 @@ def mount_path(path: str) -> str:
         below = posixpath.join(plain, "data")
         raise ValueError(f"{plain!r} would be hidden by it; choose a path below, as in {below!r}")
     for tree in _SYSTEM_TREES:
-        if plain == tree or plain.startswith(tree + "/"):
+        if within(plain, tree):
             raise ValueError(f"{plain!r} belongs to the system; choose another, as in '/data'")
     return plain
 

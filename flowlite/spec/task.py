@@ -172,20 +172,13 @@ class TaskConfig(Spec):
     @property
     def gpu_request(self) -> GpuRequest | None:
         """`gpu`, parsed into its parts. Raises SpecError if there are several, one of which is chosen by the plan."""
-        if isinstance(self.gpu, tuple):
-            raise SpecError(
-                f"gpu: any of {', '.join(self.gpu)} would do, and the plan of the task chooses one of them"
-            )
-        return GpuRequest.parse(self.gpu) if self.gpu else None
+        gpu = _only("gpu", self.gpu)
+        return GpuRequest.parse(gpu) if gpu else None
 
     @property
     def one_region(self) -> str | None:
         """`region`. Raises SpecError if there are several, one of which is chosen by the plan."""
-        if isinstance(self.region, tuple):
-            raise SpecError(
-                f"region: any of {', '.join(self.region)} would do, and the plan of the task chooses one of them"
-            )
-        return self.region
+        return _only("region", self.region)
 
     @property
     def most_nodes(self) -> int:
@@ -365,3 +358,11 @@ class TaskConfig(Spec):
         if both:
             raise ValueError(f"environment: {both[0]} is also one of the secrets; give it once")
         return self
+
+
+def _only(name: str, value: str | tuple[str, ...] | None) -> str | None:
+    if isinstance(value, tuple):
+        raise SpecError(
+            f"{name}: any of {', '.join(value)} would do, and the plan of the task chooses one of them"
+        )
+    return value

@@ -125,7 +125,7 @@ def _bring_now(task: Task[Any], to: Path | None, json: bool) -> None:
             f"task {task.name} ({task.id}) is {task.status}: its outputs come at its end. "
             f"To bring what there is now: flow outputs {task.id} --to DIRECTORY"
         )
-    destination, all_of_it = OutputDirectory(to.absolute()), node_files.CopyResult()
+    destination, copied = OutputDirectory(to.absolute()), node_files.CopyResult()
     places: set[str] = set()
     for node in range(task.num_instances):
         below = f"node{node}/" if task.num_instances > 1 else ""
@@ -135,19 +135,14 @@ def _bring_now(task: Task[Any], to: Path | None, json: bool) -> None:
                 continue
             places.add(found.place)
             with Transfer(f"node {node}", found.size) as transfer:
-                copied = node_files.bring(there, found, destination, transfer.moved, below=below)
-        all_of_it.files += copied.files
-        all_of_it.bytes += copied.bytes
-        all_of_it.taken += copied.taken
-        for why, count in copied.left_out.items():
-            all_of_it.left_out[why] = all_of_it.left_out.get(why, 0) + count
-    output.warn_of_left_out(all_of_it.left_out)
+                copied.add(node_files.bring(there, found, destination, transfer.moved, below=below))
+    output.warn_of_left_out(copied.left_out)
     tell_copied(
         str(to),
-        all_of_it.files,
-        all_of_it.bytes,
+        copied.files,
+        copied.bytes,
         json=json,
-        taken=all_of_it.taken,
+        taken=copied.taken,
         below=str(to),
         kind="outputs",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -44,17 +45,7 @@ def list_settings(json: Json = False) -> None:
     settings = load_settings()
     entries = [*settings, *settings.provider_entries()]
     if json:
-        data = [
-            {
-                "name": e.name,
-                "value": e.value,
-                "origin": e.origin,
-                "help": e.help,
-                "trusted": e.trusted,
-            }
-            for e in entries
-        ]
-        output.print_json("settings", data)
+        output.print_json("settings", [asdict(entry) for entry in entries])
         return
     output.table(
         ("name", "value", "set by", "what"),
