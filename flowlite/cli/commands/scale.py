@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import field
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any
@@ -162,7 +162,9 @@ def scale(
     flow = Flow(notify=lambda text: output.tell(f"note: {text}"))
     label = name or config.name or _label(config)
     with warnings_as_lines():
-        ladder = _planned(flow, config, rungs, label, metric, repeat, max_cost, logs and not json)
+        planned = [_planned(flow, config, rung, label, max_cost) for rung in rungs]
+    configs, plans = [one for one, _ in planned], [plan for _, plan in planned]
+    ladder = Ladder(configs, plans, label, metric, repeat, max_cost, logs and not json)
     _show_plan(ladder)
     if dry_run:
         if json:
@@ -188,31 +190,20 @@ def _refuse_common_checkpoints(config: TaskConfig, tasks: int) -> None:
 
 
 def _planned(
-    flow: Flow,
-    config: TaskConfig,
-    rungs: Sequence[int],
-    label: str,
-    metric: str,
-    repeat: int,
-    max_cost: float | None,
-    show_logs: bool,
-) -> Ladder:
-    """Plans every rung before the first one is started. Errors of a plan are raised with the size of its rung."""
-    configs, plans = [], []
-    for nodes in rungs:
-        changes: dict[str, Any] = {"num_instances": nodes, "name": f"{label[:55]}-n{nodes}"}
-        if max_cost is not None:
-            own = config.max_cost
-            changes["max_cost"] = max_cost if own is None else min(own, max_cost)
-        try:
-            one, plan = flow.plan(config.replace(**changes))
-        except FlowError as error:
-            error.add_note(f"in the run with {_nodes(nodes)}; nothing was started")
-            raise
-        flow.tell_notes(plan)
-        configs.append(one)
-        plans.append(plan)
-    return Ladder(configs, plans, label, metric, repeat, max_cost, show_logs)
+    flow: Flow, config: TaskConfig, nodes: int, label: str, max_cost: float | None
+) -> tuple[TaskConfig, Plan]:
+    """Plans one rung. Errors are raised with its size."""
+    changes: dict[str, Any] = {"num_instances": nodes, "name": f"{label[:55]}-n{nodes}"}
+    if max_cost is not None:
+        own = config.max_cost
+        changes["max_cost"] = max_cost if own is None else min(own, max_cost)
+    try:
+        one, plan = flow.plan(config.replace(**changes))
+    except FlowError as error:
+        error.add_note(f"in the run with {_nodes(nodes)}; nothing was started")
+        raise
+    flow.tell_notes(plan)
+    return one, plan
 
 
 def _show_plan(ladder: Ladder) -> None:
