@@ -28,8 +28,6 @@ class _Watch:
     """One task that is awaited.
 
     Attributes:
-        task: The task.
-        display: Where the task is shown; None if it is not shown.
         tell: Called once from the watcher's thread: with None when the task is final, or with an error.
         lock: Held while the watcher checks the task, so that nothing is shown after the await has ended.
         over: Whether the watcher is done with it: the task is final, an error occurred, or the await was cancelled.

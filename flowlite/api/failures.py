@@ -126,9 +126,7 @@ def failed_workers(record: TaskRecord, events: Iterable[Event]) -> list[dict[str
 def describe_end(body: Mapping[str, Any], *, launches: bool = False) -> str:
     """How a worker ended: `rank 3 on node 1 was killed by SIGKILL (out of memory?)`, `rank 0 … exited with 42`.
 
-    Args:
-        body: The worker's report.
-        launches: Whether it is a launcher, whose processes have ranks of their own that are not known here.
+    Of one that `launches`, the processes have ranks of their own that are not known here.
     """
     who = "the command" if launches else f"rank {body['rank']}"
     where = f"{who} on node {body.get('node', '?')}"

@@ -165,16 +165,9 @@ def read_arguments(
     others: Mapping[str, bool] | None = None,
     what: str = "the function",
 ) -> Reading:
-    """Reads a command line.
+    """Reads the words after a function named `what`. Raises ConfigError for an option that is unknown, or has no value.
 
-    Args:
-        parameters: From `parameters_of`.
-        words: The words after the function on the command line.
-        others: Options of `flow` itself, with whether each takes a value; they are collected in `Reading.foreign`.
-        what: The function, for messages.
-
-    Raises:
-        ConfigError: An option is unknown, lacks its value or has a wrong one.
+    `others` has the options of `flow` itself, with whether each takes a value; they are collected in `Reading.foreign`.
     """
     by_option: dict[str, tuple[Parameter, bool]] = {}
     for parameter in parameters:

@@ -68,10 +68,7 @@ def as_json(value: Any) -> Any:
 class _Copy:
     """Copies a value up to the limits, and replaces parts that cannot be shown as they are.
 
-    Attributes:
-        elements: Number of elements in the copy.
-        deepest: Number of levels of the copy.
-        cut: Whether something was left out.
+    It counts its elements and its levels, and notes whether something was left out.
     """
 
     def __init__(self) -> None:

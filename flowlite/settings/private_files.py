@@ -16,12 +16,9 @@ def private(path: str, flags: int) -> int:
 
 
 def make_durable(directories: Iterable[Path], prefix: str) -> None:
-    """Syncs to disk all files of directories whose names have a prefix, and the directories themselves.
+    """Syncs to disk all files of directories whose names have a prefix, and the directories themselves. Raises OSError.
 
     The disk is asked for many files at a time, which takes little longer than for one.
-
-    Raises:
-        OSError: A file could not be synced, so its content on disk is unknown.
     """
     # Imported here, since most programs write no file that way.
     from concurrent.futures import ThreadPoolExecutor

@@ -45,8 +45,6 @@ class Setting:
 
     Attributes:
         read: Parses a TOML value or a variable's text; its ValueError says what is allowed.
-        default: Value if it is not set.
-        help: What it does, in one line.
         task_option: Whether it is the default of the task option of the same name.
     """
 

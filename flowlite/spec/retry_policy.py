@@ -12,14 +12,7 @@ from flowlite.node.quick_dataclass import dataclass
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """The values of `retries=`, with their defaults. Durations are in seconds.
-
-    Attributes:
-        max_retries: New attempts after the first one.
-        delay: Pause before the first new attempt.
-        backoff: Each further pause is this many times the one before.
-        max_delay: Longest pause.
-    """
+    """The values of `retries=`, which `Retries` describes, with their defaults. Durations are in seconds."""
 
     max_retries: int = 0
     delay: float = 0.0

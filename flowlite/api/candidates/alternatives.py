@@ -15,11 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """One combination of single values.
+    """One combination of single values of `provider`, `gpu`, `region` and `spot`.
 
-    Attributes:
-        options: Values of `provider`, `gpu`, `region` and `spot`.
-        order: Its place among all alternatives of the task: first by GPU, then by provider, region and spot.
+    `order` is its place among all alternatives of the task: first by GPU, then by provider, region and spot.
     """
 
     options: dict[str, Any]

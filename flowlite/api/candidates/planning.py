@@ -129,12 +129,9 @@ def _changes(config: TaskConfig, found: Alternative) -> Any:
 
 @dataclass(slots=True)
 class _Answer:
-    """What a thread has found.
+    """What a thread has found for a place: plans, or the regions of a provider, with the alternatives in each.
 
-    Attributes:
-        place: What it was started for.
-        by_region: The regions of a provider that was asked for them, with the alternatives in each.
-        error: An error that is none of the provider.
+    `error` is one that is none of the provider.
     """
 
     place: _Place

@@ -93,15 +93,11 @@ def _naming(task: Task[Any], node: int) -> Iterator[None]:
 
 
 def _place_here(path: str, target: str | Path, *, single: bool) -> tuple[Path, str]:
-    """Returns the local directory of the copies, and the local name of a single file.
+    """Returns the local directory of the copies, and the local name of a `single` file, as the node says that it is.
 
     As with cp, what is copied into a directory keeps its name: the one that was asked for. A name that the node gives
-    could lead elsewhere, or be that of another file, such as `.bashrc`.
-
-    Args:
-        path: What was asked for on the node.
-        target: Where it was asked to go; with a slash at its end, a directory that need not exist.
-        single: Whether it is a file, as the node says.
+    could lead elsewhere, or be that of another file, such as `.bashrc`. A target with a slash at its end is a directory
+    that need not exist.
     """
     from flowlite.supervise.attempt.outputs.output_directory import check_made
 

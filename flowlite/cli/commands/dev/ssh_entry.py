@@ -29,9 +29,7 @@ def alias(name: str, node: int = 0) -> str:
 def write(task: Task[Any], home: Path) -> Path | None:
     """Writes the entries of a task's nodes. Returns their file; None if nobody has to log in to the nodes.
 
-    Raises:
-        ConfigError: The nodes are not reached by SSH, or a host key is not known.
-        NodeUnreachable: A node does not answer.
+    Raises ConfigError if they are not reached by SSH, or a host key is not known; NodeUnreachable.
     """
     directory = home / "dev" / task.name
     entries = []
