@@ -122,7 +122,7 @@ class Task(Generic[R_co]):
             try:
                 text = paths.call_text.read_text("utf-8")
             except (OSError, UnicodeDecodeError):
-                # The task is from an earlier flowlite, or its inputs were removed.
+                # Its inputs were removed.
                 text = record.function
         return redact.of_file(paths.secrets)(text)
 
