@@ -17,7 +17,6 @@ import os
 import sys
 import types
 
-from ..system import processes
 from ..system.atomic_files import write_atomically
 
 TYPE_CHECKING = False
@@ -147,6 +146,9 @@ def fillable_main(call: Mapping[str, Any], *, loader: str) -> None:
     `loader` names the module whose `fill_main` loads the call in such a process.
     """
     main = fresh_main()
+    # Not at the top: a file of the user's may stand in the way of what it imports.
+    from ..system import processes
+
     above = os.path.abspath(processes.own_place()[0])
     text = _FILLED.format(above=above, loader=loader, call=dict(call))
     path = os.path.join(os.path.dirname(call["bundle"]), f"main-{call['sha256'][:16]}.py")
