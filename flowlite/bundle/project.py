@@ -36,13 +36,9 @@ _SUFFIXES = tuple(importlib.machinery.all_suffixes())
 
 @dataclass(frozen=True)
 class Top:
-    """A top-level module or package of the project.
+    """A top-level module of the project, with its file, or a package, with its directory.
 
-    Attributes:
-        name: Its name.
-        root: The directory that it is in, which it needs in `sys.path` unless its directory has another name.
-        path: Its file, or its directory if it is a package.
-        package: Whether it is a package.
+    `root` is the directory that it is in, which it needs in `sys.path` unless its directory has another name.
     """
 
     name: str

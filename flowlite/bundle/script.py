@@ -117,9 +117,12 @@ def _of_python(command: PythonCommand, directory: Path | None) -> _Reader:
             reader.take(package)
         reader.read_main(found, package)
         return reader
-    path = directory / command.script
+    return _of_script(str(directory / command.script), directory)
+
+
+def _of_script(path: str, directory: Path) -> _Reader:
     reader = _Reader([os.path.dirname(os.path.realpath(path)), *_python_path(directory)])
-    reader.read_main(str(path), "")
+    reader.read_main(path, "")
     return reader
 
 
@@ -134,8 +137,7 @@ def _of_console_script(command: Sequence[str], directory: Path | None) -> _Reade
             python_command.interpreter_of(file.readline(4096))
     except (OSError, NoPython) as error:
         raise _not_python(command) from error
-    reader = _Reader([os.path.dirname(os.path.realpath(path)), *_python_path(directory)])
-    reader.read_main(path, "")
+    reader = _of_script(path, directory)
     programs = os.path.realpath(os.path.dirname(sys.executable))
     if "/" not in name or os.path.dirname(os.path.realpath(path)) == programs:
         # The command of a package imports the package. A script of the user's own may import a debugger.

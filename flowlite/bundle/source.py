@@ -54,13 +54,7 @@ _COMPILED = tuple(importlib.machinery.EXTENSION_SUFFIXES)
 
 @dataclass(frozen=True)
 class Source:
-    """One snapshot of project source: a zip to be extracted and put in front of `sys.path`.
-
-    Attributes:
-        path: The zip.
-        sha256: Its hash.
-        root: The directory that it was taken from.
-    """
+    """One snapshot of project source, taken from `root`: a zip to be extracted and put in front of `sys.path`."""
 
     path: Path
     sha256: str

@@ -168,7 +168,7 @@ class TestASpareOfThisProcess:
     @pytest.fixture
     def found(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
         # The outputs of the tests are needed.
-        monkeypatch.setattr(standby, "write_to", lambda path: None)
+        monkeypatch.setattr(processes, "redirect", lambda *_: None)
         found: list[Any] = []
         self.thread = threading.Thread(target=lambda: found.append(self.one.wait(home, 30.0)))
         self.one = standby.Standby(time.time())
@@ -206,7 +206,7 @@ class TestASpareOfThisProcess:
     def test_one_that_began_before_what_it_has_imported_was_changed_goes(
         self, home: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(standby, "write_to", lambda path: None)
+        monkeypatch.setattr(processes, "redirect", lambda *_: None)
         changed = home / "flowlite_test_upgraded.py"
         changed.write_text("VALUE = 1")
         # As an installer does.

@@ -481,7 +481,7 @@ def stand_alone(log: str) -> None:
     redirect(log, 1, 2)
 
 
-def redirect(path: str, *streams: int) -> None:
+def redirect(path: str | os.PathLike[str], *streams: int) -> None:
     """Lets the standard input of this process (0), or its outputs (1, 2), be a file.
 
     Outputs create the file, and are appended to it, so that what other writers have written stays.

@@ -6,8 +6,7 @@ but a script of Python runs in the forked process where it cannot tell the diffe
 A function is loaded (its hash and Python version are checked first) and called, and its outcome is written to a file.
 Then the exit handlers run, and the process exits without finalising the interpreter, which would take torch a second.
 Ranks with a process group exit together, rank 0 last, since it holds the store that others may still need
-(`torch_teardown.py`). Ranks connect to that store only when it listens (`torch_store.py`), because torch waits 0.3 to
-1.1 s after a connection that was refused.
+(`torch_teardown.py`). Ranks connect to that store only when it listens (`torch_store.py`).
 
 Trainers read the variables of launchers in different orders, and some then silently train alone. The environment
 therefore drops the variables of other launchers. In manual mode `launcher_files.py` writes a hostfile and an Accelerate

@@ -1,8 +1,4 @@
-"""The main program of a worker process, from the fork to its exit.
-
-A worker has its own session and process group, reads from /dev/null, writes to plain files, and has the environment of
-`environment.py`. A command replaces the process; a function is loaded and called, and its outcome is written.
-"""
+"""The main program of a worker process, from the fork to its exit."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from flowlite.supervise.process.supervisor_process import AHEAD, NO_LAUNCH, comm
 from flowlite.supervise.process.task_lease import LEASE_SECONDS
 from flowlite.supervise.queue.waking import wake_due
 from flowlite.supervise.record import process_identity
-from flowlite.supervise.record.log import say, write_to
+from flowlite.supervise.record.log import say
 from flowlite.supervise.record.paths import TaskPaths
 
 if TYPE_CHECKING:
@@ -95,11 +95,9 @@ def _task_from_client(home: Path) -> str:
     task_id = sys.stdin.readline().strip()
     if not task_id:
         os._exit(0)
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
+    processes.redirect(os.devnull, 0)
     _show_task(task_id)
-    write_to(TaskPaths(home, task_id).supervisor_log)
+    processes.redirect(TaskPaths(home, task_id).supervisor_log, 1, 2)
     return task_id
 
 

@@ -26,7 +26,6 @@ from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.system import peer_credentials, processes, runtime_dir
 from flowlite.node.system.accepting import accept
 from flowlite.supervise.record import process_identity
-from flowlite.supervise.record.log import write_to
 from flowlite.supervise.record.paths import TaskPaths
 
 # A spare either waits or leads a task and does not listen, so it answers at once or not at all.
@@ -44,7 +43,7 @@ class HandedTask:
         """Sets the environment and log of this process as a new supervisor would have them."""
         os.environ.clear()
         os.environ.update(self.environment)
-        write_to(TaskPaths(home, self.task_id).supervisor_log)
+        processes.redirect(TaskPaths(home, self.task_id).supervisor_log, 1, 2)
 
 
 class Standby:
@@ -67,7 +66,7 @@ class Standby:
         self._watched.note(self._began)
         path = listener.getsockname()
         # The log of the last task may be removed meanwhile.
-        write_to(Path(os.devnull))
+        processes.redirect(os.devnull, 1, 2)
         _keep_connections(seconds)
         until = time.monotonic() + seconds
         try:
