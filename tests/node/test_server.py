@@ -87,7 +87,7 @@ def test_a_supervisor_of_very_many_ranks_comes_back() -> None:
             await until(lambda: supervisor.attached or supervisor.trouble)
             assert supervisor.trouble == ""
             # It is told to nodes when they join.
-            relay = gang.server._machine._session._relay
+            relay = gang.server._machine._session.relay
             await until(lambda: relay.active)
             assert relay.order(1)["offsets"]["19999.result"] == 1234
 

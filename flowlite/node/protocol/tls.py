@@ -28,7 +28,6 @@ class TlsSession:
 
     Attributes:
         open: Whether the handshake is done and the peer showed the right certificate.
-        outgoing: Handshake data to send.
     """
 
     def __init__(self, context: ssl.SSLContext, pinned: bytes | None) -> None:
@@ -40,12 +39,11 @@ class TlsSession:
         self._pinned = pinned
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=pinned is None)
         self.open = False
-        self.outgoing = b""
         if pinned is not None:
             self.receive(b"")
 
     def receive(self, data: bytes) -> bytes:
-        """Decrypts received bytes. Send `outgoing` after every call.
+        """Decrypts received bytes. Send what `take` returns after every call.
 
         Raises:
             WireError: The data is not TLS, or the peer shows another certificate. Close the connection.
@@ -63,8 +61,6 @@ class TlsSession:
             pass
         except ssl.SSLError as error:
             raise WireError(f"the encryption of the rendezvous failed: {error}") from None
-        finally:
-            self.outgoing += self._outgoing.read()
         return b"".join(plain)
 
     def seal(self, data: bytes) -> bytes:
@@ -73,9 +69,8 @@ class TlsSession:
         return self._outgoing.read()
 
     def take(self) -> bytes:
-        """Returns `outgoing` and clears it."""
-        taken, self.outgoing = self.outgoing, b""
-        return taken
+        """Returns handshake data to send, once."""
+        return self._outgoing.read()
 
     def _check_peer(self) -> None:
         if self._pinned is not None and self._tls.getpeercert(binary_form=True) != self._pinned:

@@ -137,7 +137,8 @@ class Rendezvous:
             raise MessageError("a chunk before join, or of another attempt")
         self._hear(member, now)
         chunk["node"] = member.rank
-        return self._session.connection if self._session.passes(member.rank, chunk, size) else None
+        passes = self._session.relay.passes(member.rank, chunk, size)
+        return self._session.connection if passes else None
 
     def disconnected(self, connection: int, now: LeaderTime) -> list[Action]:
         """Notes that a connection was closed."""
@@ -286,7 +287,7 @@ class Rendezvous:
                 self._outbox.tell(self._stop_order(), member.connection)
             self._outbox.tell(self._ended_message(), member.connection)
         self._session.order_streams(member)
-        if self._linger.given:
+        if self._linger.given is not None:
             self._outbox.tell({"type": "release"}, member.connection)
 
     def _from_member(

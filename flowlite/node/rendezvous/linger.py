@@ -16,7 +16,7 @@ class Linger:
 
     Attributes:
         asked: Whether the supervisor has asked for the release, since it has collected everything.
-        given: Whether the members were released.
+        given: When the members were released (leader's monotonic clock); None before.
     """
 
     def __init__(
@@ -27,12 +27,8 @@ class Linger:
         self._members = members
         self._session = session
         self._ended = 0.0
-        self._given: float | None = None
+        self.given: float | None = None
         self.asked = False
-
-    @property
-    def given(self) -> bool:
-        return self._given is not None
 
     def begin(self, now: float) -> None:
         """Starts the linger time; the gang has ended."""
@@ -42,8 +38,8 @@ class Linger:
 
     def give(self, now: float) -> None:
         """Releases the members and the supervisor."""
-        if self._given is None:
-            self._given = now
+        if self.given is None:
+            self.given = now
             self._outbox.tell({"type": "release"}, *self._members.connections())
             self._session.tell({"type": "release"})
             self.finish_if_alone()
@@ -53,13 +49,13 @@ class Linger:
 
         The linger time counts from the supervisor's last message, if that came after the end.
         """
-        if self._given is None:
+        if self.given is None:
             if now - max(self._ended, self._session.heard) >= self._settings.linger:
                 self.give(now)
-        elif now - self._given >= RELEASE_WAIT:
+        elif now - self.given >= RELEASE_WAIT:
             self._outbox.add(Finish())
 
     def finish_if_alone(self) -> None:
         """Ends the server if members were released and all have disconnected."""
-        if self._given is not None and not self._members.connected:
+        if self.given is not None and not self._members.connected:
             self._outbox.add(Finish())

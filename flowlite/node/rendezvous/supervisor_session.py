@@ -20,6 +20,7 @@ class SupervisorSession:
     Attributes:
         connection: Number of the supervisor's connection, or None.
         heard: When its last message came (leader's monotonic clock).
+        relay: Which chunks are forwarded to it.
     """
 
     def __init__(
@@ -27,7 +28,7 @@ class SupervisorSession:
     ) -> None:
         self._outbox = outbox
         self._members = members
-        self._relay = StreamRelay(settings)
+        self.relay = StreamRelay(settings)
         self._journal: list[Message] = []
         self.connection: int | None = None
         self.heard = now.steady
@@ -57,7 +58,7 @@ class SupervisorSession:
         if self.connection is not None and self.connection != connection:
             self._outbox.add(Close(self.connection))
         self.connection = connection
-        self._relay.detach()
+        self.relay.detach()
         counts = {"joined": self._members.joined, "ready": self._members.ready}
         self.tell({"type": "state", "phase": phase, **counts, "steady": now.steady})
         for message in self._journal[max(0, after) :]:
@@ -66,7 +67,7 @@ class SupervisorSession:
     def leave(self) -> None:
         """Detaches the supervisor."""
         self.connection = None
-        self._relay.detach()
+        self.relay.detach()
 
     def turn_out(self) -> None:
         """Closes the supervisor's connection, which seems dead. The supervisor may reconnect."""
@@ -76,23 +77,19 @@ class SupervisorSession:
 
     def pull(self, message: Message) -> None:
         """Lets all members send their streams from the offsets that the supervisor has."""
-        self._relay.pull(unpack_offsets(message), message.get("streams", STREAMS))
+        self.relay.pull(unpack_offsets(message), message.get("streams", STREAMS))
         for member in self._members:
             self.order_streams(member)
 
     def order_streams(self, member: MemberState) -> None:
         """Lets a member send its streams from the current offsets, if a supervisor pulls them."""
-        if self._relay.active and member.connection is not None:
-            order = self._relay.order(member.rank)
+        if self.relay.active and member.connection is not None:
+            order = self.relay.order(member.rank)
             self._outbox.tell({"type": "pull", **order}, member.connection)
 
     def acknowledge(self, message: Message) -> None:
         """Forwards the supervisor's acknowledgement to the nodes that it concerns."""
-        for node, offsets in self._relay.acknowledge(message["offsets"]).items():
+        for node, offsets in self.relay.acknowledge(message["offsets"]).items():
             member = self._members[node].connection
             if member is not None:
                 self._outbox.tell({"type": "ack", "offsets": offsets}, member)
-
-    def passes(self, node: int, chunk: Message, size: int) -> bool:
-        """Whether a chunk is forwarded to the supervisor."""
-        return self._relay.passes(node, chunk, size)
