@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 _HEALTH_SECONDS = 6.0
 # Time limit of the program that multiplies matrices, of which most is the import of torch.
 _SPEED_SECONDS = 120.0
-# Share of a GPU's memory that may be in use before the workers start.
-_TAKEN_SHARE = 0.05
 
 
 class Readiness:
@@ -99,9 +97,9 @@ class Readiness:
         if wrong:
             raise PrepareError(wrong, sick=bool(config.preflight))
         if config.preflight:
-            for card in await self._memory() or ():
-                if card[0] > max(2**30, _TAKEN_SHARE * card[1]):
-                    taken = f"{card[0] / 1e9:.1f} GB of {card[1] / 1e9:.1f} GB"
+            for used, total in await self._memory() or ():
+                if node_facts.lacks_memory(used, total):
+                    taken = f"{used / 1e9:.1f} GB of {total / 1e9:.1f} GB"
                     raise PrepareError(f"{taken} of a GPU's memory are in use", sick=True)
             if health is not None and (errors := health.old_errors()):
                 raise PrepareError(errors, sick=True)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..protocol.messages import GangSettings
+from ..system import node_facts
 from ..system.library_versions import COMPUTING, TALKING
 
 CLOCK_TOLERANCE = 5.0
@@ -46,7 +47,6 @@ COMPARED = (
 """Facts that a node reports when it is ready, and which are only compared: see `Readiness.report`."""
 
 _MEMORY_TOLERANCE = 0.02
-_TAKEN_SHARE, _TAKEN_BYTES = 0.05, 2**30
 _SHM_BYTES = 256 * 2**20
 
 
@@ -108,7 +108,7 @@ def _taken(name: str, cards: Sequence[Sequence[int]]) -> list[str]:
         f"GPU {index} of {name} is in use: {used / 1e9:.1f} GB of {total / 1e9:.1f} GB are taken before the workers "
         "start, and will be missing. `nvidia-smi` there shows by whom"
         for index, (used, total) in enumerate(cards)
-        if used > max(_TAKEN_BYTES, _TAKEN_SHARE * total)
+        if node_facts.lacks_memory(used, total)
     ]
 
 

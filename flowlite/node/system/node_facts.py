@@ -247,6 +247,11 @@ def ask_nvidia_smi(fields: str, seconds: float = 20.0) -> str:
     return done.stdout.decode(errors="replace") if done.returncode == 0 else ""
 
 
+def lacks_memory(used: int, total: int) -> bool:
+    """Whether so much of a GPU's memory is in use, before the workers start, that they would lack it."""
+    return used > max(2**30, 0.05 * total)
+
+
 def only_cpu(visible: str | None = None) -> bool:
     """Whether this node has no accelerator that a trainer could use; `visible` as for `gpus`."""
     if gpus(visible)["count"]:
