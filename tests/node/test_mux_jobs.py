@@ -43,5 +43,5 @@ def test_a_child_that_cannot_be_forked_leaves_no_descriptor(
         job = Job(Outlet(), 1)
         with pytest.raises(BlockingIOError):
             job.fork({"do": "run", "argv": ["true"]}, None)
-        job.fail(errno.EAGAIN, "")
+        job.fail(OSError(errno.EAGAIN, ""))
     assert len(os.listdir("/proc/self/fd")) == len(before)

@@ -94,7 +94,7 @@ class Job:
         assert self._socket is not None
         failed = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if failed:
-            self.fail(failed, os.strerror(failed))
+            self.fail(OSError(failed, os.strerror(failed)))
             return
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._connecting = False
@@ -163,10 +163,10 @@ class Job:
         self._code = code
         self._finish()
 
-    def fail(self, number: int, text: str) -> None:
+    def fail(self, error: OSError) -> None:
         """Reports that the request failed."""
         self._close()
-        self._tell({"errno": number, "text": text})
+        self._tell({"errno": error.errno or errno.EIO, "text": error.strerror or str(error)})
 
     def _pour(self) -> None:
         """Writes queued bytes to the child's input or the socket."""
@@ -209,7 +209,7 @@ class Job:
             return
         except OSError as error:
             if self._socket is not None:
-                self.fail(error.errno or errno.EIO, error.strerror or str(error))
+                self.fail(error)
                 return
             data = b""
         if data and self.kill_at is not None:

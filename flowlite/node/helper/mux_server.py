@@ -15,7 +15,6 @@ as the client lives.
 
 from __future__ import annotations
 
-import errno
 import gc
 import json
 import os
@@ -208,7 +207,7 @@ class MuxServer:
             else:
                 job.fork(request, self._daemon)
         except OSError as error:
-            job.fail(error.errno or errno.EIO, error.strerror or str(error))
+            job.fail(error)
 
     def _reap(self) -> None:
         for pid, status in processes.ended_children():

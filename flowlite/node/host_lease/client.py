@@ -98,17 +98,9 @@ def _write(root: str) -> str:
     probe = os.path.join(root, f".probe-{os.getpid()}-{os.urandom(4).hex()}")
     try:
         os.makedirs(root, mode=0o700, exist_ok=True)
-        descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            # Unbuffered, so that a full disk raises an error here, or at the latest in `close`.
-            left = _PROBE_BYTES
-            while left > 0:
-                left -= os.write(descriptor, bytes(left))
-        finally:
-            try:
-                os.close(descriptor)
-            finally:
-                os.unlink(probe)
+        with atomic_files.new(probe) as descriptor:
+            atomic_files.write(descriptor, bytes(_PROBE_BYTES))
+        os.unlink(probe)
     except OSError as error:
         return f"nothing can be written to {root}: {error.strerror}"
     return ""
