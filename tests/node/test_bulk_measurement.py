@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from flowlite.node.preflight import connectivity
-from flowlite.node.preflight.connectivity import ConnectivityCheck
+from flowlite.node.preflight.connectivity import ConnectivityCheck, authenticate, read_frame
 from flowlite.node.protocol.framing import CHECK_ROLE, ServerSession, encode
 from flowlite.node.protocol.messages import pack_places
-from flowlite.node.protocol.opening import authenticate, read_frame
 
 SECRET = b"s" * 32
 

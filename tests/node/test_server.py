@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from flowlite.node.preflight.connectivity import authenticate
 from flowlite.node.protocol import messages as m
 from flowlite.node.protocol.channel import Channel
 from flowlite.node.protocol.framing import (
@@ -25,7 +26,6 @@ from flowlite.node.protocol.framing import (
     ServerSession,
     encode,
 )
-from flowlite.node.protocol.opening import authenticate
 from flowlite.node.rendezvous.member_client import Fenced, PrepareError, Refused
 from flowlite.node.rendezvous.supervisor_client import LeaderRefused, LeaderUnreachable
 from tests.node.gang import (

@@ -13,10 +13,9 @@ import pytest
 
 from flowlite.node.agent import go_checks
 from flowlite.node.preflight import connectivity
-from flowlite.node.preflight.connectivity import ConnectivityCheck, others
+from flowlite.node.preflight.connectivity import ConnectivityCheck, authenticate, others
 from flowlite.node.protocol.framing import CHECK_ROLE, ServerSession
 from flowlite.node.protocol.messages import pack_places
-from flowlite.node.protocol.opening import authenticate
 from flowlite.node.rendezvous.member_client import PrepareError
 from flowlite.node.system import retrying
 from flowlite.node.system.retrying import RetryWindow

@@ -18,13 +18,14 @@ from typing import Any
 from ..protocol.framing import (
     CHECK_ROLE,
     ClientSession,
+    Frame,
     Hello,
     ServerSession,
+    Session,
     WireError,
     encode,
 )
 from ..protocol.messages import MessageError, unpack_addresses
-from ..protocol.opening import authenticate, read_frame
 from ..rendezvous.member_client import PrepareError
 from ..system import addresses, retrying
 from ..system.retrying import RetryWindow, Trouble
@@ -251,6 +252,34 @@ class ConnectivityCheck:
             f"full packets are lost on the way. Give {interface}, whose MTU{size} is too large for it, the smallest "
             "MTU of the way (ip link set mtu), or let ICMP through"
         )
+
+
+async def authenticate(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, session: Session
+) -> None:
+    """Opens the connection. Raises WireError: the other end does not know the secret, or hung up; OSError."""
+    while True:
+        if session.outgoing:
+            writer.write(session.outgoing)
+            session.outgoing = b""
+            await writer.drain()
+        if session.authenticated:
+            return
+        session.open(await _some(reader))
+
+
+async def read_frame(reader: asyncio.StreamReader, session: Session) -> Frame:
+    """Reads the next frame of a session that is authenticated. Raises WireError, OSError."""
+    while (frame := session.next_frame()) is None:
+        session.open(await _some(reader))
+    return frame
+
+
+async def _some(reader: asyncio.StreamReader) -> bytes:
+    data = await reader.read(_BLOCK)
+    if not data:
+        raise WireError("the other end hung up")
+    return data
 
 
 async def _received(reader: asyncio.StreamReader) -> int:

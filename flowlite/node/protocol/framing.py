@@ -18,8 +18,8 @@ therefore from both nonces, the task, the role and the peer's name. A peer that 
 the first frame; a peer that replays another peer's first frame, at the second. Each listener accepts the roles of its
 own service only, so that a peer of one service cannot be passed on to another.
 
-Every connection between the processes of a task opens in this way. `channel.py`, `stream.py` and `opening.py` drive it
-over a socket in an event loop, a blocking socket, and asyncio's streams.
+Every connection between the processes of a task opens in this way. `channel.py` and `stream.py` drive it over a socket
+in an event loop, and over a blocking socket.
 """
 
 from __future__ import annotations
