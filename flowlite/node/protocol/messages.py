@@ -139,7 +139,6 @@ class GangSettings:
     _ranks: dict[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "roster", tuple(self.roster))
         ranks.check(self.roster)
         if self.attempt < 1 or self.processes_per_node < 1:
             raise ValueError(
