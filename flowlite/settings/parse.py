@@ -114,6 +114,18 @@ def duration_seconds(value: object) -> float:
     return seconds
 
 
+def at_least(least: float) -> Callable[[object], float]:
+    """A parser that accepts a time as `duration_seconds`, of at least so many seconds."""
+
+    def read(value: object) -> float:
+        seconds = duration_seconds(value)
+        if seconds < least:
+            raise ValueError(f"a time of at least {least:g} s, as in '10m'")
+        return seconds
+
+    return read
+
+
 def hours(value: object) -> float:
     """Hours, from a number or from a text such as "90m", "1h30m", "2d". The ValueError says what is allowed."""
     found = -1.0

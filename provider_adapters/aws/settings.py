@@ -10,7 +10,7 @@ from typing import Any
 
 from flowlite.errors import ConfigError
 from flowlite.node.quick_dataclass import dataclass
-from flowlite.settings.parse import duration_seconds
+from flowlite.settings.parse import at_least, duration_seconds
 from flowlite.settings.provider_settings import SSH_CONFIG_VARIABLE, ProviderSettings, read_table
 
 REGION = re.compile(r"[a-z]{2}(?:-[a-z]+)+-\d")
@@ -169,16 +169,6 @@ def _yes(value: object) -> bool:
     return value
 
 
-def _seconds(least: float) -> Callable[[object], float]:
-    def read(value: object) -> float:
-        seconds = duration_seconds(value)
-        if seconds < least:
-            raise ValueError(f"at least {least:g} s, as in '10m'")
-        return seconds
-
-    return read
-
-
 def _group(value: object) -> str | bool:
     return value if isinstance(value, bool) else _text("true, false, or a group's name")(value)
 
@@ -227,14 +217,14 @@ _READ: dict[str, Callable[[object], Any]] = {
     "capacity_block": _text("the id of its reservation, as in 'cr-0123abcd'", r"cr-[0-9a-z]+"),
     "public_ip": _yes,
     "user": _text("the name of a user", r"[a-z_][a-z0-9_-]*"),
-    "lease": _seconds(60),
-    "boot_timeout": _seconds(1),
+    "lease": at_least(60),
+    "boot_timeout": at_least(1),
     "endpoint_url": _text("an address, as in 'http://127.0.0.1:5000'", r"https?://[^\s]+"),
     "jump": _text("a host, as in 'ubuntu@bastion.example.com'"),
     "ssh_from": _networks,
     "prices": _prices,
     "cny_per_usd": _rate,
-    "listing_lag": _seconds(0),
+    "listing_lag": duration_seconds,
     "shared_config_file": _text("a path", r"[^\n]+"),
     "shared_credentials_file": _text("a path", r"[^\n]+"),
     "ssh_config": _text("a path", r"[^\n]+"),

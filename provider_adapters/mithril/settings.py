@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from flowlite.node.quick_dataclass import dataclass
-from flowlite.settings.parse import duration_seconds
+from flowlite.settings.parse import at_least, duration_seconds
 from flowlite.settings.provider_settings import SSH_CONFIG_VARIABLE, ProviderSettings, read_table
 
 API_URL = "https://api.mithril.ai"
@@ -125,13 +125,6 @@ def _user(value: object) -> str:
     return value
 
 
-def _lease(value: object) -> float:
-    seconds = duration_seconds(value)
-    if seconds < _SHORTEST_LEASE:
-        raise ValueError(f"a time of at least {_SHORTEST_LEASE / 60:.0f} min, as in '10m'")
-    return seconds
-
-
 def _patience(value: object) -> float:
     seconds = duration_seconds(value)
     if seconds <= 0:
@@ -146,7 +139,7 @@ _READERS: dict[str, Callable[[object], Any]] = {
     "api_key_file": _file,
     "node_key": _node_key,
     "user": _user,
-    "lease": _lease,
+    "lease": at_least(_SHORTEST_LEASE),
     "boot_timeout": _patience,
     "jump": _word,
     "listing_lag": _patience,

@@ -9,7 +9,7 @@ from typing import Any
 
 from flowlite.errors import ConfigError
 from flowlite.node.quick_dataclass import dataclass
-from flowlite.settings.parse import duration_seconds
+from flowlite.settings.parse import at_least, duration_seconds
 from flowlite.settings.provider_settings import SSH_CONFIG_VARIABLE, ProviderSettings, read_table
 from flowlite.spec import slurm as options_of
 
@@ -134,13 +134,6 @@ def _node_dir(value: object) -> str:
     return path
 
 
-def _lease(value: object) -> float:
-    seconds = duration_seconds(value)
-    if seconds < _SHORTEST_LEASE:
-        raise ValueError(f"a time of at least {_SHORTEST_LEASE:.0f} s, as in '5m'")
-    return seconds
-
-
 def _signal(value: object) -> int:
     seconds = int(duration_seconds(value))
     if not 0 < seconds <= _LONGEST_SIGNAL:
@@ -154,7 +147,7 @@ _READERS: dict[str, Callable[[object], Any]] = {
     "shared_dir": _shared,
     "node_dir": _node_dir,
     "python": _path,
-    "lease": _lease,
+    "lease": at_least(_SHORTEST_LEASE),
     "signal_seconds": _signal,
     "ssh_config": _file,
 }

@@ -151,12 +151,6 @@ class HostCommands:
         same_kind = [each for each in known if each.kind == key.kind] or known
         return target, key, same_kind[0].fingerprint if same_kind else ""
 
-    def trust(self, target: SshTarget, key: HostKey) -> Path:
-        """Accepts a key from now on."""
-        from flowlite.connect.ssh import host_keys
-
-        return host_keys.trust(target, key)
-
 
 def _host_of(entry: Any) -> str:
     return str(entry.get("host")) if isinstance(entry, dict) else str(entry)

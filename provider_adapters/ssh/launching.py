@@ -351,14 +351,13 @@ class Launch:
             data={**instance.data, **told, "warm": was},
             continues=was.get("instance", ""),
         )
+        wrong = hosts.lacks_address(host, address) if hosts.is_of_one_link(address) else ""
         if answer.get("problem"):
+            wrong = f"{host.name}: {answer['problem']}"
+        if wrong:
             self._keeping.taken_over([final])
             self._give_back([final])
-            raise Refused(f"{host.name}: {answer['problem']}", waiting=False)
-        if hosts.is_of_one_link(address):
-            self._keeping.taken_over([final])
-            self._give_back([final])
-            raise Refused(hosts.lacks_address(host, address), waiting=False)
+            raise Refused(wrong, waiting=False)
         if not leases.same_machine(ready.facts, answer):
             # It has rebooted; it may have other GPUs or another Python now.
             self._keeping.taken_over([final])

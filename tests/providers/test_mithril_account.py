@@ -57,7 +57,7 @@ def test_settings_and_what_the_environment_says_over_them(tmp_path: Path) -> Non
         ('api_url = "http://api.example"', "https"),
         ('api_url = "https://key@api.example"', "without a key"),
         ('api_url = "ftp://x"', "address of the API"),
-        ('lease = "1m"', "at least 2 min"),
+        ('lease = "1m"', "at least 120 s"),
         ("node_key = 1", "true or false"),
         ('user = "-x"', "name of a user"),
         ("boot_timeout = 0", "above 0"),

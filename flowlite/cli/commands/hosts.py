@@ -138,6 +138,8 @@ def trust(
     json: Json = False,
 ) -> None:
     """Show the key of a host, and accept it from now on."""
+    from flowlite.connect.ssh import host_keys
+
     host_commands = _host_commands()
     target, key, known = host_commands.shown_key(name)
     if known == key.fingerprint:
@@ -152,7 +154,7 @@ def trust(
                 f"compare the fingerprint with what the host's owner says, then: flow hosts trust {name} --yes"
             )
         confirm("Accept this key?", "the key was not accepted")
-    file = host_commands.trust(target, key)
+    file = host_keys.trust(target, key)
     told = {"name": name, "fingerprint": key.fingerprint, "known": False, "file": str(file)}
     output.say_or_json(f"accepted, in {file}", json, "host-key", told)
 
