@@ -82,7 +82,7 @@ class LocalProvider(Provider):
     def start_ahead(cls, home: Path) -> None:
         # The first task of a FLOW_HOME builds it.
         with suppress(ProviderError):
-            local_courier.start_ahead(built_last(home).path)
+            local_courier.start_ahead(built_last(home))
 
     def launch(self, intent: LaunchIntent) -> list[Instance]:
         plan = Plan.from_json(intent.plan)

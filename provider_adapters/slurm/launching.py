@@ -559,4 +559,4 @@ def _program(home: Path, given_path: str | None) -> Path:
     """The node's program of a launch, else the one that was built last."""
     if given_path and Path(given_path).exists():
         return Path(given_path)
-    return built_last(home).path
+    return built_last(home)

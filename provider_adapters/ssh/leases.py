@@ -43,10 +43,8 @@ class Agent:
 
 def find_agent(home: Path, given: str | None) -> Agent:
     """The agent of a launch, else the one that was built last. Raises ProviderError."""
-    if given:
-        path = Path(given)
-        return Agent(path, path.stem)
-    return Agent(*built_last(home))
+    path = Path(given) if given else built_last(home)
+    return Agent(path, path.stem)
 
 
 def take(
