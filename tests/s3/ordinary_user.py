@@ -28,7 +28,8 @@ sys.path.insert(0, sys.argv[1])
 from flowlite.node.mount_namespace import worker_view as scene
 told = json.loads(sys.argv[2])
 volumes = [{"name": m["url"], "path": "/flowlite-test/data", "source": m["source"]} for m in told["mounts"]]
-state = scene.enter(scene.describe(volumes, within=told["pid"] if told["private"] else None), "/nowhere")
+within = told["pid"] if told["private"] else None
+state = scene.enter({"volumes": volumes, "keep_visible": [], "within": within}, "/nowhere")
 with open("/flowlite-test/data/hello") as file:
     print(json.dumps({**state, "read": file.read(), "uid": os.getuid()}))
 """

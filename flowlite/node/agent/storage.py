@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from ..config.agent_config import AgentConfig, AttemptPaths
-from ..mount_namespace import worker_view
 from ..mount_namespace.mount_points import MountPoints
 
 TYPE_CHECKING = False
@@ -70,7 +69,7 @@ class Storage:
             self.checkpoints = Checkpoints(config, paths, tell)
 
     async def ready(self) -> dict[str, Any]:
-        """Mount all storage. Returns what workers see of it (node/mount_namespace/worker_view.py).
+        """Mount all storage. Returns what workers see of it (`scene` in node/mount_namespace/worker_view.py).
 
         Raises:
             OSError: Something cannot be mounted; the text says what to do.
@@ -82,7 +81,7 @@ class Storage:
 
             self.buckets = Buckets(self._paths, self._warn)
             await self.buckets.mount()
-            mounted, within = [*self.buckets.volumes()], self.buckets.within
+            mounted, within = self.buckets.volumes(), self.buckets.within
         if self.attached is not None:
             directory = str(self._paths.directory)
             await self.attached.start("volumes", directory, seconds=ATTACH_SECONDS)
@@ -93,9 +92,10 @@ class Storage:
             self.checkpoints.make_room()
             if self.checkpoints.volume is not None:
                 mounted.append(self.checkpoints.volume)
+        volumes += mounted
         if self._config.container is None:
-            self._mount_points.make(str(each["path"]) for each in (*volumes, *mounted))
-        return worker_view.describe([*volumes, *mounted], [str(self._paths.home)], within)
+            self._mount_points.make(str(each["path"]) for each in volumes)
+        return {"volumes": volumes, "keep_visible": [str(self._paths.home)], "within": within}
 
     def facts(self) -> dict[str, Any]:
         """The mounted buckets, for the event that the node is ready."""

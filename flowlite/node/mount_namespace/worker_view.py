@@ -1,7 +1,6 @@
 """The view of the machine that a reaper gives its workers: volumes and buckets at their paths, and a hosts file.
 
-Nodes and tasks that share one fork server each have a view of their own, since their reapers differ. The view ends with
-its last process.
+Nodes and tasks that share one fork server each have a view of their own, since their reapers differ.
 """
 
 from __future__ import annotations
@@ -11,34 +10,17 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
     from typing import Any
-
-
-def describe(
-    volumes: Iterable[Mapping[str, Any]] = (),
-    keep_visible: Iterable[str] = (),
-    within: int | None = None,
-) -> dict[str, Any]:
-    """Returns the "scene": the description of the view that is sent to a reaper.
-
-    Args:
-        volumes: {"name", "path", "source"} each, including buckets; they are shown at their paths.
-        keep_visible: Paths that no volume may hide.
-        within: A process in whose mount namespace the sources are; None if they are visible everywhere.
-    """
-    return {
-        "volumes": [dict(volume) for volume in volumes],
-        "keep_visible": list(keep_visible),
-        "within": within,
-    }
 
 
 def enter(scene: Mapping[str, Any], hosts: str) -> dict[str, Any]:
     """Sets up the view for this process and its future children. The caller must be single-threaded.
 
     Args:
-        scene: The dict from `describe`; may be empty.
+        scene: What is sent to a reaper; may be empty. "volumes": those of `namespace.show`, including buckets.
+            "keep_visible": paths that no volume may hide. "within": a process in whose mount namespace the sources are;
+            None if they are visible everywhere.
         hosts: Path at which the gang's hosts file may be created.
 
     Returns:
