@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -112,3 +113,9 @@ def test_a_directory_that_other_machines_may_use(
     here = [("/", "ext4", "/dev/sda"), (point, kind, source)]
     monkeypatch.setattr(mounts, "mounts", lambda: iter(here))
     assert mounts.is_of_many(*mounts.file_system_of("/home/you/.flowlite")) is shared
+
+
+def test_a_blank_in_the_path_of_a_mount_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = "36 35 0:98 / /home/a\\040b rw shared:1 - nfs4 server:/export/a\\040b rw\n"
+    monkeypatch.setattr(mounts, "open", lambda *_, **__: io.StringIO(line), raising=False)
+    assert mounts.file_system_of("/home/a b/x") == ("nfs4", "server:/export/a b")
