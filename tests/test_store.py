@@ -206,6 +206,30 @@ def test_after_each_change_a_lost_store_could_be_restored(store: Store) -> None:
         seen.append(copy.rows)
 
 
+def test_an_instance_is_decoded_again_when_its_row_has_changed(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A supervisor reads the rows of all its machines many times a second."""
+    store.create_task(task())
+    lease = leased(store)
+    names = [f"node{number}" for number in range(3)]
+    store.put_instances(lease, [replace(INSTANCE, id=name) for name in names])
+    assert [each.id for each in store.instances("t1")] == names
+    decoded: list[str] = []
+    decode = json.loads
+
+    def noting(text: str) -> Any:
+        decoded.append(text)
+        return decode(text)
+
+    monkeypatch.setattr(json, "loads", noting)
+    assert [each.id for each in store.instances("t1")] == names
+    assert decoded == []
+    store.put_instances(lease, [replace(INSTANCE, id=names[1], ended_at=20.0)])
+    decoded.clear()
+    assert [each.ended_at for each in store.instances("t1")] == [None, 20.0, None]
+
+
 def _fields(record: InstanceRecord) -> dict[str, object]:
     return {name: getattr(record, name) for name in record.__dataclass_fields__}
 
