@@ -105,3 +105,23 @@ def test_a_version_that_cannot_do_it_either_is_begun_once(
     assert found["status"] == "failed"
     assert "has no attribute 'nobody_has_this'" in found["reason"]
     assert task.log.count("it begins anew with them") == 1
+
+
+def test_an_upgrade_gives_back_nodes_that_the_version_before_cannot(
+    checkout: Path, flow_home: Path, tmp_path: Path
+) -> None:
+    """Its supervisor tries again every few minutes, and would for days."""
+    provider = checkout / "provider_adapters/local/provider.py"
+    good = provider.read_text()
+    head = "    def terminate(self, instances: Sequence[Instance]) -> None:\n"
+    assert head in good
+    provider.write_text(
+        good.replace(head, f'{head}        raise ProviderError("cannot be read")\n')
+    )
+    task = Upgraded(checkout, flow_home, tmp_path / "project")
+    let_go(flow_home)
+    eventually(lambda: "cannot be read" in task.status()["reason"], what="it cannot be ended")
+    provider.write_text(good)
+    found = task.ended()
+    assert (found["status"], found["reason"]) == ("completed", ""), task.log
+    assert "it begins anew with them" in task.log

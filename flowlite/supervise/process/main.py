@@ -195,8 +195,8 @@ def lead(
     except Exception:
         say(traceback.format_exc())
         code = 1
-        if lease is not None and code_on_disk.have_changed():
-            # This process begins anew.
-            with contextlib.suppress(StoreError):
-                store.release_lease(lease)
+    if code and lease is not None and code_on_disk.have_changed():
+        # This process begins anew.
+        with contextlib.suppress(StoreError):
+            store.release_lease(lease)
     return code, seconds

@@ -236,6 +236,9 @@ class Supervisor:
         except (ProviderError, OSError) as error:
             # A node that does not answer is not a failure of the provider.
             ending = bool(self._record.outcome)
+            if ending and code_on_disk.have_changed():
+                # The new version may know how to end what this one tries to end in vain.
+                raise
             if not self._failures:
                 self._failing_since = clock.monotonic()
             self._failures += ending or not isinstance(error, NodeUnreachable)
