@@ -65,8 +65,8 @@ def flow(*words: str) -> tuple[int, str]:
     return code, out.getvalue() + err.getvalue()
 
 
-def trust_here(directory: Path) -> None:
-    found = read_project(directory)
+def trust_here() -> None:
+    found = read_project()
     assert found is not None
     trust.trust(found.path, found.content, found.tables, flow_home.home())
 
@@ -127,7 +127,7 @@ def test_whatever_has_changed_needs_trust_again(project: Path, file: str) -> Non
 
 def test_what_is_used_is_what_was_compared(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody who can write the file changes it for a moment while it is read."""
-    trust_here(project)
+    trust_here()
     file = project / "flow.toml"
     trusted = file.read_bytes()
     # With another OpenSSH configuration, its hash would differ.
@@ -146,7 +146,7 @@ def test_what_is_used_is_what_was_compared(project: Path, monkeypatch: pytest.Mo
         options()
     # What is accepted is what was shown, which is not what the file has now.
     reads = 0
-    trust_here(project)
+    trust_here()
     with pytest.raises(ConfigError, match="has changed since"):
         options()
 
@@ -238,7 +238,7 @@ def test_a_link_to_a_trusted_file_is_not_trusted(
     """The file names its OpenSSH configuration relative to itself; beside the link is another one."""
     (project / "flow.toml").write_text('[ssh]\nconfig_file = "ssh_config"\n')
     if how == "command":
-        trust_here(project)
+        trust_here()
     else:
         monkeypatch.setenv(trust.VARIABLE, str(project))
     assert options()["config_file"] == "ssh_config"
@@ -250,7 +250,7 @@ def test_a_link_to_a_trusted_file_is_not_trusted(
     with pytest.raises(ConfigError, match="is not trusted yet"):
         options()
     # Accepted for itself, it is trusted with the configuration that is used.
-    trust_here(other)
+    trust_here()
     assert options()["config_file"]
     (other / "ssh_config").write_text("# changed\n")
     with pytest.raises(ConfigError, match="has changed since"):
@@ -263,7 +263,7 @@ def test_the_configuration_that_is_used_is_the_one_that_was_trusted(project: Pat
     elsewhere.mkdir(parents=True)
     (project / "sub").symlink_to(elsewhere)
     (project / "flow.toml").write_text('[ssh]\nconfig_file = "sub/../ssh_config"\n')
-    trust_here(project)
+    trust_here()
     assert settings_here("ssh").values["config_file"] == f"{project}/ssh_config"
     (project / "ssh_config").write_text("# changed\n")
     with pytest.raises(ConfigError, match="has changed since"):
