@@ -58,6 +58,7 @@ class Call:
         at: Unix time when it was recorded.
         ids: The ids of what it created.
         detail: The adapter's notes on the outcome, JSON only.
+        hash: Not used. Supervisors that were started before an upgrade read no file of the ledger without it.
     """
 
     where: str
@@ -67,6 +68,7 @@ class Call:
     at: float = 0.0
     ids: tuple[str, ...] = ()
     detail: dict[str, Any] = field(default_factory=dict)
+    hash: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +127,8 @@ class Launch:
     def from_json(cls, data: Mapping[str, Any]) -> Launch:
         """Reads a file of the ledger."""
         # Files outlive the version that wrote them, and one that cannot be read keeps all machines of the provider from
-        # being given back. The hash of a call is such a field of before. Any other unexpected field is an error.
-        kept = ({name: call[name] for name in call if name != "hash"} for call in data["calls"])
-        calls = tuple(Call(**{**call, "ids": tuple(call["ids"])}) for call in kept)
+        # being given back. An unexpected field is an error.
+        calls = tuple(Call(**{**call, "ids": tuple(call["ids"])}) for call in data["calls"])
         return cls(**{**data, "calls": calls})
 
 

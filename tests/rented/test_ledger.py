@@ -269,6 +269,19 @@ def test_launches_that_were_written_before_an_upgrade_are_read(ledger: Ledger) -
     assert ledger.launches("t1")[0].calls == (call,)
 
 
+def test_launches_that_are_written_after_an_upgrade_are_read_by_the_version_before(
+    ledger: Ledger,
+) -> None:
+    """Its supervisors go on, and read the launches of all tasks: with all of these fields, and no others."""
+    token = begun(ledger)
+    ledger.made(token, ledger.intend(token, "zone-a", {"count": 2}).name, ["i-1"])
+    written = json.loads(ledger._path(token).read_bytes())
+    shared = {"token", "task", "count", "at", "frozen", "calls", "notes", "ended", "account"}
+    assert set(written) == shared
+    call = {"where", "name", "parameters", "hash", "state", "at", "ids", "detail"}
+    assert set(written["calls"][0]) == call
+
+
 @pytest.mark.parametrize("token", ["../x", "", "a/b", ".hidden"])
 def test_a_token_is_no_path(ledger: Ledger, token: str) -> None:
     with pytest.raises(ProviderError, match="not a launch token"):
