@@ -196,8 +196,13 @@ def test_a_script_without_gpus_is_told_of_those_of_the_command_line(read: Read) 
     assert variables(read("-N1", gpu="h100:4"))["SLURM_GPUS_ON_NODE"] == "4"
     # The plan chooses one of them, which may have another number.
     assert "SLURM_GPUS_ON_NODE" not in variables(read("-N1", gpu="h100:4,a100:8"))
-    with pytest.raises(SpecError, match="nope"):
+    with pytest.raises(SpecError, match=r"job\.sbatch: gpu: 'nope:4' is not a GPU"):
         read("-N1", gpu="nope:4")
+
+
+def test_gpus_that_are_replaced_need_not_fit_the_nodes(read: Read) -> None:
+    (config,) = read("-N2 --gpus=8", "aws", gpu="h100:4", num_instances=3).configs
+    assert (config.gpu, config.num_instances) == ("h100:4", 3)
 
 
 @pytest.mark.parametrize(

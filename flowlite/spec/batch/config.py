@@ -7,7 +7,7 @@ import re
 import secrets
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -268,11 +268,11 @@ def _size(draft: _Draft, found: Mapping[str, Directive]) -> None:
 
 def _gpus_instead(given: Mapping[str, Any]) -> int | None:
     """The GPUs of each node that the command line asks for; None if it leaves them to the script, or to the plan."""
-    if "gpu" not in given:
-        return None
-    asked = given["gpu"]
+    asked, counts = given.get("gpu") or (), set()
     kinds = asked.split(",") if isinstance(asked, str) else asked
-    counts = {GpuRequest.parse(each.strip()).count for each in kinds}
+    # What cannot be read is refused with the other options, which are named there.
+    with suppress(SpecError):
+        counts = {GpuRequest.parse(each.strip()).count for each in kinds}
     return counts.pop() if len(counts) == 1 else None
 
 

@@ -48,10 +48,11 @@ def resources_of(
         OptionError: A value cannot be read, or cannot be divided among the nodes.
     """
     text = {name: directive.value or "" for name, directive in found.items()}
+    if gpus_instead is not None:
+        text |= _numbers(text, gpus_instead, nodes, per_node)
     gpus, others = _gpus(text, nodes, per_node)
     if gpus_instead is not None:
         gpus = values.Gpus(gpus_instead)
-        text |= _numbers(text, gpus_instead, nodes, per_node)
     count = gpus.count if gpus else 0
     cpus = values.whole("cpus-per-task", text["cpus-per-task"]) if "cpus-per-task" in text else 0
     cores = cpus * per_node
