@@ -56,7 +56,9 @@ def refuse_what_is_no_program(config: TaskConfig) -> None:
             "text, which a shell runs, or each word as an item of its own"
         )
     interpreter = {".py": "python", ".sh": "sh"}.get(os.path.splitext(program)[1])
-    if interpreter and config.image is None and os.path.isfile(program):
+    # An image, `setup` or another PATH may have a program of that name.
+    is_theirs = config.image is not None or config.setup or "PATH" in config.environment
+    if interpreter and not is_theirs and os.path.isfile(program):
         raise SpecError(
             f"command: {program} is a file here, and no program on the PATH; write {interpreter} {program}"
         )

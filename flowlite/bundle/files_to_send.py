@@ -285,7 +285,8 @@ def _script_of(config: TaskConfig) -> str | None:
     if command is None or isinstance(command, str) or config.batch is not None:
         return None
     words = wrapped(command)
-    if not words or {"-C", "--chdir"} & set(command[: len(command) - len(words)]):
+    before = command[: len(command) - len(words)]
+    if not words or any(word.startswith(("-C", "--chdir")) for word in before):
         return None
     if python_command.is_python(words[0]):
         with suppress(python_command.NotForked):

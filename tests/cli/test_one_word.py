@@ -61,8 +61,9 @@ def test_a_script_without_its_interpreter_is_refused(
         assert (
             f"command: {name} is a file here, and no program on the PATH; write {write}" in ran.err
         )
-    # An image may have a program of that name.
-    assert flow("run", "--dry-run", "--image", "u", "--", "go.sh").code == 0
+    # These may have a program of that name.
+    for option, value in (("--image", "u"), ("--setup", "make install"), ("--env", "PATH=.")):
+        assert flow("run", "--dry-run", option, value, "--", "go.sh").code == 0
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "go.sh").chmod(0o755)
     assert flow("run", "--dry-run", "--", "go.sh").code == 0
@@ -98,6 +99,8 @@ def test_a_script_that_is_not_there_is_refused_where_its_files_are_sent(
         ("", "python -m pip"),
         ("", "python -c pass"),
         ("", "env -C / python made.py"),
+        ("", "env --chdir=/ python made.py"),
+        ("", "env -C/ sh made.sh"),
         ("", "sh -c made.py"),
         ("", "python /opt/made.py"),
         ("--no-sync", "python made.py"),
