@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from flowlite.supervise.record import process_identity
 from tests.gangs import let_go
 from tests.helpers import eventually
 
@@ -107,21 +108,50 @@ def test_a_version_that_cannot_do_it_either_is_begun_once(
     assert task.log.count("it begins anew with them") == 1
 
 
-def test_an_upgrade_gives_back_nodes_that_the_version_before_cannot(
-    checkout: Path, flow_home: Path, tmp_path: Path
-) -> None:
-    """Its supervisor tries again every few minutes, and would for days."""
+@pytest.fixture
+def mended(checkout: Path) -> Path:
+    """A file of the next version. That of this version cannot end nodes."""
     provider = checkout / "provider_adapters/local/provider.py"
-    good = provider.read_text()
     head = "    def terminate(self, instances: Sequence[Instance]) -> None:\n"
+    good = provider.read_text()
     assert head in good
+    mended = checkout / "mended.py"
+    mended.write_text(good)
     provider.write_text(
         good.replace(head, f'{head}        raise ProviderError("cannot be read")\n')
     )
+    return mended
+
+
+def test_an_upgrade_gives_back_nodes_that_the_version_before_cannot(
+    checkout: Path, mended: Path, flow_home: Path, tmp_path: Path
+) -> None:
+    """Its supervisor tries again every few minutes, and would for days."""
     task = Upgraded(checkout, flow_home, tmp_path / "project")
     let_go(flow_home)
     eventually(lambda: "cannot be read" in task.status()["reason"], what="it cannot be ended")
-    provider.write_text(good)
+    shutil.copy(mended, checkout / "provider_adapters/local/provider.py")
     found = task.ended()
     assert (found["status"], found["reason"]) == ("completed", ""), task.log
     assert "it begins anew with them" in task.log
+
+
+def test_during_an_upgrade_nodes_are_ended_by_the_version_before(
+    checkout: Path, mended: Path, flow_home: Path, tmp_path: Path
+) -> None:
+    """Installers remove the old files first. Nobody else would end the nodes, and they cost money."""
+    task = Upgraded(checkout, flow_home, tmp_path / "project")
+    leader = process_identity.noted_supervisor(flow_home, task.id)
+    assert leader is not None
+    let_go(flow_home)
+    eventually(lambda: "trying again in" in task.log, what="it cannot be ended")
+    entry = checkout / "flowlite/supervise/process/main.py"
+    removed = entry.rename(checkout / "main.py")
+    seen = task.log.count("trying again in")
+    eventually(
+        lambda: task.log.count("trying again in") > seen + 1 or not leader.alive, what="more tries"
+    )
+    assert leader.alive, task.log
+    removed.rename(entry)
+    shutil.copy(mended, checkout / "provider_adapters/local/provider.py")
+    assert task.ended()["status"] == "completed", task.log

@@ -44,7 +44,13 @@ from flowlite.supervise.failover import Kind, PlaceFailed
 from flowlite.supervise.money import price_text
 from flowlite.supervise.money.caps import Caps, pause_after_preemption
 from flowlite.supervise.money.cost import cost_of
-from flowlite.supervise.process import code_on_disk, growth, notifications, store_loss
+from flowlite.supervise.process import (
+    code_on_disk,
+    growth,
+    notifications,
+    store_loss,
+    supervisor_process,
+)
 from flowlite.supervise.process.end_lost_launch import COLLECT_SECONDS, end_remains
 from flowlite.supervise.process.growth import GROWTH, Growth
 from flowlite.supervise.process.journal import Journal
@@ -236,7 +242,7 @@ class Supervisor:
         except (ProviderError, OSError) as error:
             # A node that does not answer is not a failure of the provider.
             ending = bool(self._record.outcome)
-            if ending and code_on_disk.have_changed():
+            if ending and await self._can_begin_anew():
                 # The new version may know how to end what this one tries to end in vain.
                 raise
             if not self._failures:
@@ -257,6 +263,11 @@ class Supervisor:
                     f"the supervisor failed: {type(error).__name__}: {error} (a defect of flowlite; "
                     f"details: {self._paths.supervisor_log})",
                 )
+
+    async def _can_begin_anew(self) -> bool:
+        """Whether flowlite was upgraded, and the upgrade is complete: nobody else would end the nodes."""
+        changed = code_on_disk.have_changed()
+        return changed and await self._threads.run(supervisor_process.can_be_imported, self._home)
 
     def _lose_store(self) -> None:
         """Stops everything in progress once the store is lost for good, so that the main loop notices."""

@@ -19,6 +19,7 @@ AHEAD = "ahead"
 """In place of a task's id on the command line of a supervisor: the id comes on its standard input."""
 NO_LAUNCH = "no-launch"
 """After a task's id on the command line of a supervisor: a task without machines is handed back."""
+_IMPORT_SECONDS = 60.0
 # Variables of a surrounding task, which do not apply to the task of the new supervisor.
 _NOT_INHERITED = frozenset({"FLOW_TASK_ID", "FLOW_TASK_NAME", "FLOW_NODE_RANK", "FLOW_ATTEMPT"})
 
@@ -55,6 +56,25 @@ def start(home: Path, arguments: Sequence[str], stdin: int, output: int | IO[byt
 def command(arguments: Sequence[str]) -> list[str]:
     """The command of a supervisor, with the arguments as for `start`."""
     return [sys.executable, "-P", "-c", _PROGRAM, *arguments, place()]
+
+
+def can_be_imported(home: Path) -> bool:
+    """Whether a supervisor can be imported as it is on disk now: not while it is replaced, or once it was removed."""
+    program = f"{importing('sys.argv.pop()')}import flowlite.supervise.process.main"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", program, place()],
+            cwd="/",
+            env=environment(home),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=_IMPORT_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
 
 
 def environment(home: Path) -> dict[str, str]:
