@@ -102,6 +102,16 @@ def test_a_file_that_may_change_is_brought_from_its_beginning(tmp_path: Path) ->
     assert target.read_bytes() == CONTENT
 
 
+def test_a_relative_path_is_below_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for size in (len(CONTENT), None):
+        target = Path(f"new-{size}", "below", "result")
+        fetch(Source(CONTENT).read, target, size)
+        assert (tmp_path / target).read_bytes() == CONTENT
+
+
 def test_what_has_no_room_here_is_not_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -174,7 +174,7 @@ def names_in(directory: str | os.PathLike[str]) -> list[str]:
 def make(directory: str) -> None:
     """Creates a directory and its parents, with mode 0700 each."""
     if not os.path.isdir(directory):
-        make(os.path.dirname(directory))
+        make(os.path.dirname(directory) or ".")
         try:
             os.mkdir(directory, 0o700)
         except FileExistsError:
