@@ -9,12 +9,12 @@ _WITHOUT_LIMIT = 2**63 - 1
 
 def human_size(size: float) -> str:
     """Returns a size such as `3.4 GB`, in powers of 1000."""
-    for unit in ("B", "kB", "MB", "GB"):
+    for unit in ("B", "kB", "MB", "GB", "TB"):
         # From here on, three digits would be 1e+03.
         if size < 999.5:
             return f"{size:.3g} {unit}"
         size /= 1000
-    return f"{size:.3g} TB"
+    return f"{size:.3g} PB"
 
 
 def room_on_disk(directory: str | os.PathLike[str]) -> tuple[int, int]:
