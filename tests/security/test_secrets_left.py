@@ -185,6 +185,18 @@ def test_the_files_are_known_by_name(tmp_path: Path) -> None:
     assert stripped == {**noted, "environment": {}}
 
 
+@pytest.mark.parametrize("document", ["[]", '"x"', "1", "null", '{"pid": []}'])
+def test_a_document_that_is_no_process_names_no_agent(document: str, tmp_path: Path) -> None:
+    """The task can write to the file, and the holder of the host's lease reads it."""
+    from flowlite.node.host_lease import cleanup
+
+    attempt = tmp_path / "tasks" / "t" / "a1"
+    attempt.mkdir(parents=True)
+    (attempt / "agent.pid").write_text(document)
+    assert not cleanup.agent_lives(str(attempt.parent))
+    assert cleanup.forget_secrets(str(tmp_path), "") == []
+
+
 def test_a_home_that_another_host_may_be_using_is_left_alone(tmp_path: Path) -> None:
     from flowlite.node.host_lease import cleanup
 

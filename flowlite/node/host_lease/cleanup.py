@@ -82,8 +82,9 @@ def _agents(home: str) -> list[tuple[int, str, str]]:
     for attempt in attempts(home):
         try:
             noted = atomic_files.read_small_json(os.path.join(attempt, "agent.pid"))
-            host = str(noted.get("host") or "")
-            found.append((int(noted["pid"]), str(noted["start"]), host))
+            # The task may have written any document there. One without names is refused by its first subscript.
+            pid, start = int(noted["pid"]), str(noted["start"])
+            found.append((pid, start, str(noted.get("host") or "")))
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return found
