@@ -119,3 +119,16 @@ def test_a_blank_in_the_path_of_a_mount_is_read(monkeypatch: pytest.MonkeyPatch)
     line = "36 35 0:98 / /home/a\\040b rw shared:1 - nfs4 server:/export/a\\040b rw\n"
     monkeypatch.setattr(mounts, "open", lambda *_, **__: io.StringIO(line), raising=False)
     assert mounts.file_system_of("/home/a b/x") == ("nfs4", "server:/export/a b")
+
+
+def test_no_user_can_hide_mounts_by_the_name_of_a_mount_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Users mount file systems of FUSE at paths of their choice, and every process of the machine sees that."""
+    table = tmp_path / "mountinfo"
+    table.write_bytes(
+        b"36 35 0:97 / /home/other/a\rb rw shared:1 - fuse.sshfs host:/ rw\n"
+        b"37 35 0:98 / /home/me rw shared:1 - nfs4 server:/export rw\n"
+    )
+    monkeypatch.setattr(mounts, "open", lambda _, **how: table.open(**how), raising=False)
+    assert [point for point, _, _ in mounts.mounts()] == ["/home/other/a\rb", "/home/me"]

@@ -44,10 +44,13 @@ def is_of_many(kind: str, source: str) -> bool:
 def mounts() -> Iterator[tuple[str, str, str]]:
     """Yields point, type and source of each mount that this process sees; nothing where the kernel does not tell."""
     try:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        # The kernel escapes only blanks, tabs, line feeds and backslashes in a path, so that a CR does not end a line.
+        with open(
+            "/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape", newline="\n"
+        ) as file:
             for line in file:
                 fields, _, rest = line.partition(" - ")
-                kind, source, *_ = rest.split(" ")
+                kind, source, *_ = f"{rest} ".split(" ")
                 yield _unquoted(fields.split(" ")[4]), kind, _unquoted(source)
     except OSError:
         return
