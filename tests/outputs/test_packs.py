@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -22,6 +23,8 @@ from flowlite.connect.local import LocalConnection
 from flowlite.connect.values import Completed
 from flowlite.errors import NodeUnreachable
 from flowlite.node.host_lease import cleanup
+from flowlite.node.outputs import contents as node_contents
+from flowlite.node.system import atomic_files
 from flowlite.supervise.attempt.outputs import output_directory, packs
 from flowlite.supervise.attempt.outputs.manifest import OutputFile
 from flowlite.supervise.attempt.outputs.output_directory import OutputDirectory
@@ -213,6 +216,20 @@ def test_noise_is_refused_or_has_the_listed_sizes(noise: bytes, count: int) -> N
 def test_what_no_agent_says_is_refused(answer: bytes) -> None:
     with pytest.raises((ValueError, TypeError, KeyError)):
         packs.parse(answer, [OutputFile("f", 3, 0, False)])
+
+
+def test_a_file_that_comes_in_parts_is_sent_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class InParts(io.FileIO):
+        def read(self, size: int | None = -1) -> bytes:
+            return super().read(min(3, size or 0))
+
+    (tmp_path / "f").write_bytes(b"0123456789")
+    monkeypatch.setattr(atomic_files, "open_regular", lambda path, _: InParts(path))
+    out = io.BytesIO()
+    node_contents.write(str(tmp_path), ["f"], out)
+    assert out.getvalue() == b'{"size": 10}\n0123456789'
 
 
 def test_large_files_stay_alone() -> None:

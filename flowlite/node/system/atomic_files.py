@@ -139,8 +139,11 @@ def read_small(path: str | os.PathLike[str], most: int = MOST_SMALL) -> bytes:
     Raises:
         OSError: The file does not exist, is a link, is not a regular file, or is longer than `most`.
     """
+    content = b""
     with open_regular(path, os.O_NOFOLLOW) as file:
-        content = file.read(most + 1)
+        # One read may return less than there is, as before a block that cannot be read.
+        while block := file.read(most + 1 - len(content)):
+            content += block
     if len(content) > most:
         raise OSError(errno.EFBIG, f"it is longer than {most:,} bytes", os.fspath(path))
     return content
