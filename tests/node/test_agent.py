@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -144,6 +145,19 @@ def test_there_is_one_of_it_also_where_a_file_system_has_no_locks(
     assert not is_alone(AttemptPaths(tmp_path))
     # The nodes' setup does not wait for a lock that does not come.
     assert done.take(0)
+
+
+def test_a_setup_that_ran_before_an_upgrade_of_flowlite_does_not_run_again(tmp_path: Path) -> None:
+    """Its commands need not bear that, and a task that runs meanwhile may have another attempt on the node."""
+    config = AgentConfig(
+        **CONFIG, setup=["true"], python=sys.executable, cache=str(tmp_path / "cache" / "uv")
+    )
+    python = [config.python, os.path.realpath(config.python)]
+    machine = [os.uname().nodename, processes.boot_id()]
+    parts = json.dumps([1, ["true"], [], python, ".", [], *machine])
+    key = hashlib.sha256(parts.encode()).hexdigest()[:32]
+    (tmp_path / "setup.json").write_text(json.dumps({"key": key, "run": "before"}))
+    assert done.Record(config, AttemptPaths(tmp_path / "a1")).find() == done.Done("before", True)
 
 
 def test_one_process_can_become_the_agents_of_several_nodes(tmp_path: Path) -> None:

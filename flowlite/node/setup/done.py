@@ -23,6 +23,8 @@ from ..config.agent_config import AgentConfig, AttemptPaths
 from ..system import processes, runtime_dir
 from ..system.atomic_files import write_atomically
 
+# The keys of records begin with it: without it, what ran before an upgrade would run again.
+_FORMAT = 1
 # A working directory with more files counts as changed.
 _MOST_FILES = 50_000
 # Files that a command names count as its dependencies up to this size.
@@ -162,6 +164,7 @@ class Record:
         config = self._config
         own = self._workdir.is_relative_to(self._home)
         parts = [
+            _FORMAT,
             config.setup,
             sorted(config.environment.items()),
             [config.python, os.path.realpath(config.python)],
