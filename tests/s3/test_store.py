@@ -200,6 +200,15 @@ def test_names_are_decoded_only_where_the_server_has_encoded_them(
         assert [*(each.key for each in store.list()), *store.folders()] == names
 
 
+def test_a_server_that_sends_more_than_was_asked_for_is_asked_no_further() -> None:
+    found = "".join(f"<CommonPrefixes><Prefix>{n}/</Prefix></CommonPrefixes>" for n in range(1001))
+    more = "<IsTruncated>true</IsTruncated><NextContinuationToken>x</NextContinuationToken>"
+    body = f"<ListBucketResult>{found}{more}</ListBucketResult>".encode()
+    with answering(b"Connection: close", body, 1) as url:
+        store = Store("s3://b", "b", endpoint_url=url, credential=Credential("a", "s"))
+        assert len(store.folders()) == 1001
+
+
 BLOCK = bytes(1 << 16)
 NEVER = (None, "more than 1 MiB")
 
