@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -100,13 +100,16 @@ def _paths(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
 
 
 class _Says:
-    """A connection to a host that answers everything with the same words."""
+    """A connection to a host without a courier that answers everything with the same words."""
 
     def __init__(self, said: bytes) -> None:
         self._said = said
 
     def run(self, argv: list[str], **_: Any) -> Completed:
         return Completed(0, self._said, b"")
+
+    def ask(self, request: Mapping[str, Any], **_: Any) -> None:
+        return None
 
 
 def _of(said: Any) -> Any:

@@ -51,7 +51,7 @@ def test_a_host_that_answers_nonsense(
     told = checking._between([GOOD, BAD], {})
     assert {each.host for each in told} <= {"bad"}
     assert told or "nobody" in answer
-    assert all(len(each.what) < 3000 for each in told)
+    assert all(len(each.problem) < 3000 for each in told)
     # Listeners end with the check.
     assert "good 77" in ended
 
@@ -85,7 +85,7 @@ def test_a_host_that_tasks_found_broken_answers_nonsense(
     unfit.note([Instance("i1", "t1", sick="GPU 3", data={"key": BAD.key, "host": "bad"})])
     [told] = checking._of_what_tasks_found(BAD, unfit)
     assert told.host == "bad"
-    assert len(told.what) < 3000
+    assert len(told.problem) < 3000
     if isinstance(answer, Exception):
-        assert str(answer) in told.what
+        assert str(answer) in told.problem
         assert unfit.why(BAD.key)
