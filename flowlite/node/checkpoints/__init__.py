@@ -10,5 +10,6 @@ kinds of targets, a directory and a bucket. `restore.py` brings the newest compl
 At the end everything is copied once more: what is private to a node by that node, when its workers have ended; what
 all share by node 0, when the workers of all nodes have.
 
-Imports `s3`, `sidecar`, `system` and `config`. Start with `copier.py`; `stability.py` and `manifest.py` are pure.
+Imports `s3`, `project_files` (the rule for links), `mount_namespace`, `sidecar`, `system` and `config`. Start with
+`copier.py`; `stability.py` and `manifest.py` are pure.
 """

@@ -1,9 +1,8 @@
 """Flow control without I/O: which bytes of which stream are sent next, and which have arrived.
 
-A stream ("<rank>.<stream>") is addressed by byte offset. The supervisor
-sends a `pull` with the number of bytes it has written, and the node sends from exactly there, at most one window ahead
-of what was acknowledged. Each pull starts a new generation, so chunks in transit for an older one are recognised and
-dropped.
+A stream ("<rank>.<stream>") is addressed by byte offset. The supervisor sends a `pull` with the number of bytes it has
+written, and the node sends from exactly there, at most one window ahead of what was acknowledged. Each pull starts a
+new generation, so chunks in transit for an older one are recognised and dropped.
 """
 
 from __future__ import annotations

@@ -8,5 +8,5 @@ call of `should_stop()` costs almost nothing as long as there is no notice.
 Which step the ranks stop at is not decided here: the leader does, by a vote (`rendezvous/stop_vote.py`). That the
 machine ends itself when its lease is not renewed is the watchdog's work (`provider_adapters/rented/watchdog.py`).
 
-Imports `rendezvous`, `system` and `config`. Start with `stop_watch.py`.
+Imports `rendezvous`, `protocol`, `system` and `config`. Start with `stop_watch.py`.
 """
