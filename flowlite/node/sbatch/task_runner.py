@@ -54,7 +54,7 @@ class _Task:
     input: asyncio.Queue[bytes] = field(default_factory=asyncio.Queue)
 
 
-class _Ending(asyncio.subprocess.SubprocessStreamProtocol):
+class TaskProtocol(asyncio.subprocess.SubprocessStreamProtocol):
     """Knows when the process has ended. Up to Python 3.12.4, `Process.wait` also waits for all that hold its pipes."""
 
     def __init__(self) -> None:
@@ -64,6 +64,10 @@ class _Ending(asyncio.subprocess.SubprocessStreamProtocol):
     def process_exited(self) -> None:
         super().process_exited()
         self.ended.set()
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        # A task need not read all of its input. The asyncio of Python 3.11.2 prints the error later.
+        super().pipe_connection_lost(fd, None if fd == 0 else exc)
 
 
 class Runner:
@@ -178,7 +182,7 @@ class Runner:
 
     async def _start(
         self, request: dict[str, Any], number: int, streams: _Streams
-    ) -> tuple[asyncio.SubprocessTransport, _Ending]:
+    ) -> tuple[asyncio.SubprocessTransport, TaskProtocol]:
         environment = self._environment(request, number)
         argv = [str(each) for each in request["argv"]]
         wanted = dict(request["limits"])
@@ -189,7 +193,7 @@ class Runner:
             )
         takes_input = request["input"] in (None, number) if request["has_input"] else False
         return await asyncio.get_running_loop().subprocess_exec(
-            _Ending,
+            TaskProtocol,
             _program(argv[0], environment.get("PATH", "")),
             *argv[1:],
             stdin=asyncio.subprocess.PIPE if takes_input else asyncio.subprocess.DEVNULL,
