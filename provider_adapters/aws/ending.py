@@ -19,7 +19,7 @@ from provider_adapters.aws.context import (
     region_of,
 )
 from provider_adapters.aws.errors import code_of
-from provider_adapters.aws.every_region import all_regions, ask_regions, known_regions
+from provider_adapters.aws.every_region import all_regions, ask_regions
 from provider_adapters.aws.listing import PENDING, Listing
 from provider_adapters.aws.service import Service
 from provider_adapters.rented.ledger import Call, Launch
@@ -232,10 +232,16 @@ class Ending:
         return self._have_ended(launch, listed)
 
     def _known_regions(self) -> set[str]:
-        """The regions in the ledger, including those of ended launches, and those that would be used now."""
+        """The regions in the ledger, including those of ended launches, and those that would be used now.
+
+        Raises:
+            ConfigError: None is set, and that of boto3 cannot be read: `flow gc` says so, and does not look at nothing.
+        """
         launches = self._context.ledger.launches()
         with_groups = {region for each in launches for region in each.notes.get("groups", {})}
-        return with_groups.union(known_regions(self._context, launches))
+        used = {region_of(call) for each in launches for call in each.calls}
+        now = self._context.settings.region or [self._context.clients.region]
+        return with_groups.union(used, now) - {""}
 
     def _remove_groups(self, launch: Launch) -> bool:
         """Removes the groups of a launch; returns whether all of them are gone.

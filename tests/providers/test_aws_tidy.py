@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
-from flowlite.errors import PermissionRefused
+from flowlite.errors import ConfigError, PermissionRefused
 from flowlite.provider import Instance
+from flowlite.settings.provider_settings import ProviderSettings
 from flowlite.state import clock
 from provider_adapters.aws import ending
 from provider_adapters.aws.context import Context
 from provider_adapters.aws.ending import Ending
 from provider_adapters.aws.listing import Listing
+from provider_adapters.aws.provider import AwsProvider
 from provider_adapters.aws.session import Clients
 from provider_adapters.aws.settings import AwsSettings
 
@@ -109,3 +111,16 @@ def test_a_launch_without_machines_is_closed_only_when_nobody_waits_for_it(
     assert is_closed_after(60.0, lambda end: end.sweep([], dry_run=False))
     launch = context.ledger.begin("t2-launch-1", "t2", 1, dict)
     assert is_closed_after(8 * 86400.0, lambda end: end.tidy_all([]))
+
+
+def test_a_profile_that_does_not_exist_is_said_where_no_region_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`flow gc` would otherwise look nowhere, and say nothing."""
+    monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
+    (tmp_path / "aws" / "launches").mkdir(parents=True)
+    (tmp_path / "config").write_text("[default]\n")
+    table = {"profile": "nobody", "shared_config_file": str(tmp_path / "config")}
+    provider = AwsProvider(tmp_path, ProviderSettings("aws", table, {}))
+    with pytest.raises(ConfigError, match="nobody"):
+        provider.list_instances()
