@@ -127,8 +127,8 @@ def test_no_user_can_hide_mounts_by_the_name_of_a_mount_point(
     """Users mount file systems of FUSE at paths of their choice, and every process of the machine sees that."""
     table = tmp_path / "mountinfo"
     table.write_bytes(
-        b"36 35 0:97 / /home/other/a\rb rw shared:1 - fuse.sshfs host:/ rw\n"
-        b"37 35 0:98 / /home/me rw shared:1 - nfs4 server:/export rw\n"
+        b"36 35 0:97 / /mnt/other/a\rb rw shared:1 - fuse.sshfs host:/ rw\n"
+        b"37 35 0:98 / /mnt/me rw shared:1 - nfs4 server:/export rw\n"
     )
     monkeypatch.setattr(mounts, "open", lambda _, **how: table.open(**how), raising=False)
-    assert [point for point, _, _ in mounts.mounts()] == ["/home/other/a\rb", "/home/me"]
+    assert [point for point, _, _ in mounts.mounts()] == ["/mnt/other/a\rb", "/mnt/me"]
