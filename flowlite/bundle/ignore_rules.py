@@ -9,6 +9,7 @@ decides, and one that begins with `!` keeps what it matches.
 from __future__ import annotations
 
 import functools
+import io
 import itertools
 import os
 import re
@@ -43,7 +44,7 @@ def read_patterns(root: str, name: str = IGNORE_FILE) -> list[str]:
     """
     path = Path(root, name)
     try:
-        with atomic_files.open_regular(path) as file:
+        with io.BufferedReader(atomic_files.open_regular(path)) as file:
             text = file.read(_MOST_BYTES + 1)
     except FileNotFoundError:
         return []

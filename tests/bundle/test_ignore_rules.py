@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from flowlite.bundle.ignore_rules import (
     read_patterns,
 )
 from flowlite.errors import BundleError
+from flowlite.node.system import atomic_files
 
 
 @pytest.mark.parametrize(
@@ -29,6 +32,25 @@ from flowlite.errors import BundleError
 def test_the_lines_of_an_ignore_file(tmp_path: Path, content: bytes, patterns: list[str]) -> None:
     (tmp_path / IGNORE_FILE).write_bytes(content)
     assert read_patterns(str(tmp_path)) == patterns
+
+
+def test_an_ignore_file_that_comes_in_parts_is_read_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As from some network file systems. What is named behind the first part would be sent."""
+
+    class InParts(io.FileIO):
+        def read(self, size: int | None = -1) -> bytes:
+            return super().read(min(3, size or 0))
+
+        def readinto(self, buffer: Any) -> int:
+            part = self.read(len(buffer))
+            buffer[: len(part)] = part
+            return len(part)
+
+    (tmp_path / IGNORE_FILE).write_text("*.pt\nsecret\n")
+    monkeypatch.setattr(atomic_files, "open_regular", InParts)
+    assert read_patterns(str(tmp_path)) == ["*.pt", "secret"]
 
 
 def test_an_ignore_file_that_is_none_sends_nothing(tmp_path: Path) -> None:
