@@ -374,7 +374,9 @@ def _modules(statement: ast.Import | ast.ImportFrom, package: str) -> list[str]:
     """The modules that a statement names after `import` or `from`."""
     if isinstance(statement, ast.Import):
         return [each.name for each in statement.names]
-    return [scan.Import(statement.level, statement.module or "", ()).absolute(package)]
+    module = statement.module or ""
+    # Without a package it fails, as in a script, and what is tried next mostly is the module of that name.
+    return [scan.Import(statement.level, module, ()).absolute(package) or module]
 
 
 def _is_main_guard(test: ast.expr) -> bool:

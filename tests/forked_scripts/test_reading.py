@@ -50,6 +50,18 @@ if __name__ == "__main__":
     assert call["late"] == ["csv", "argparse"]
 
 
+def test_a_relative_import_of_a_script_is_one_of_its_directory(here: Path) -> None:
+    """It fails, since a script has no package, and what is tried next has the same name."""
+    source = """
+try:
+    from .helper import f
+except ImportError:
+    from helper import f
+"""
+    call = _read(here, source, helper="import csv\n", __init__="import fractions\n")
+    assert call["imports"] == ["csv"]
+
+
 def test_torch_brings_what_it_would_import_on_use(here: Path) -> None:
     call = _read(here, "import torch\ndef main():\n    import csv\n    torch.optim.SGD()\nmain()\n")
     assert call["imports"] == ["torch", "csv", "torch._dynamo"]
