@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -171,6 +172,20 @@ def test_all_descriptors_but_these_are_closed() -> None:
         [sys.executable, "-c", child], capture_output=True, text=True, check=True, cwd=ROOT
     )
     assert shown.stdout.split() == ["kept", *["closed"] * 39]
+
+
+@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-"])
+def test_a_standard_stream_that_was_closed_is_redirected(closed: str) -> None:
+    script = (
+        "import os; from flowlite.node.system import processes as p; p.redirect(os.devnull, 0); "
+        "p.redirect(os.devnull, 1, 2); "
+        "os.write(9, b' '.join(os.readlink(f'/dev/fd/{n}').encode() for n in (0, 1, 2)))"
+    )
+    command = shlex.join([sys.executable, "-c", script])
+    shown = subprocess.run(
+        ["sh", "-c", f"exec 9>&1; exec {command} {closed}"], stdout=subprocess.PIPE, check=True
+    )
+    assert shown.stdout == b"/dev/null /dev/null /dev/null"
 
 
 def test_own_command_runs_this_package(tmp_path: Path) -> None:

@@ -490,7 +490,9 @@ def redirect(path: str | os.PathLike[str], *streams: int) -> None:
     opened = os.open(path, flags, 0o600)
     for number in streams:
         os.dup2(opened, number)
-    os.close(opened)
+    # Where a stream was closed, it has its number.
+    if opened not in streams:
+        os.close(opened)
 
 
 def close_others(*kept: int) -> None:
