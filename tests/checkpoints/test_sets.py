@@ -129,7 +129,7 @@ class TestManifests:
     @pytest.mark.parametrize(
         ("path", "target", "inside"),
         [("a", "b", True), ("a", "d/b", True), ("d/a", "../b", True), ("a", "../b", False), ("a", "/etc", False),
-         ("d/a", "../../b", False), ("d/a", "x/../../../b", False), ("a", "", False), ("a", "d/../b", False)],
+         ("d/a", "../../b", False), ("d/a", "x/../../../b", False), ("a", "", False), ("a", "..", False)],
     )  # fmt: skip
     def test_links_stay_inside(self, path: str, target: str, inside: bool) -> None:
         text = json.dumps(
@@ -141,11 +141,21 @@ class TestManifests:
             with pytest.raises(BadManifest):
                 CheckpointManifest.from_json(text)
 
-    def test_no_link_leads_out_through_another(self) -> None:
-        links = {"d": ".", "a": "d/../outside"}
-        text = json.dumps({**json.loads(CheckpointManifest(0, 1).to_json()), "links": links})
-        with pytest.raises(BadManifest, match="the link 'a' leads out"):
-            CheckpointManifest.from_json(text)
+    @pytest.mark.parametrize(
+        ("path", "target", "made"),
+        [
+            ("a", "d/../b", "b"),
+            ("x/a", "../d/../b", "../b"),
+            ("x/a", "d/../..", ".."),
+            ("x/y/a", "../d/../../b", "../../b"),
+        ],
+    )
+    def test_no_link_leads_out_through_another(self, path: str, target: str, made: str) -> None:
+        """Earlier sets have such links: if `d` is a link to `.`, `d/../b` is not where its letters say."""
+        text = json.dumps(
+            {**json.loads(CheckpointManifest(0, 1).to_json()), "links": {"d": ".", path: target}}
+        )
+        assert CheckpointManifest.from_json(text).links == {"d": ".", path: made}
 
     @pytest.mark.parametrize(
         "text", [b"", b"[]", b"{}", b'{"format": 2}', b"\xff", b'{"format": 1}', b"[" * 200_000]
