@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from shutil import which
 from typing import TYPE_CHECKING, Any
 
 from flowlite.bundle.project import is_installed_file
@@ -268,8 +269,7 @@ def _check_script(config: TaskConfig, found: FilesToSend | None, here: str) -> N
     if script is None or found is None or config.setup or os.path.isabs(script):
         return
     directory = os.path.normpath(os.path.join(here, config.workdir or "."))
-    sent = posixpath.normpath(posixpath.join(found.start, script)) in found.others
-    if sent or os.path.lexists(os.path.join(directory, script)):
+    if found.why_not(script) is None or os.path.lexists(os.path.join(directory, script)):
         return
     beside = os.path.dirname(os.path.join(directory, script))
     names = os.listdir(beside) if os.path.isdir(beside) else []
@@ -292,7 +292,12 @@ def _script_of(config: TaskConfig) -> str | None:
         with suppress(python_command.NotForked):
             return python_command.parse(words).script or None
     elif os.path.basename(words[0]) in SHELLS and words[1:] and words[1][:1] not in "-+":
-        return words[1]
+        script = words[1]
+        # Some shells look for a name on the PATH, too, where an image, or a node as this machine, may have it.
+        on_path = "/" not in script and (
+            config.image is not None or "PATH" in config.environment or which(script) is not None
+        )
+        return None if on_path else script
     return None
 
 

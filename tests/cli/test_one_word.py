@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 
@@ -105,6 +106,10 @@ def test_a_script_that_is_not_there_is_refused_where_its_files_are_sent(
         ("", "python /opt/made.py"),
         ("--no-sync", "python made.py"),
         ("--workdir below", "python inner.py"),
+        ("--file tool=below", "python tool"),
+        ("--image u", "bash made.sh"),
+        ("--env PATH=/opt", "bash made.sh"),
+        ("", "bash tool.sh"),
     ],
 )
 def test_a_script_that_may_be_there_is_not_refused(
@@ -113,6 +118,9 @@ def test_a_script_that_may_be_there_is_not_refused(
     (tmp_path / "train.py").write_text("pass\n")
     (tmp_path / "below").mkdir()
     (tmp_path / "below" / "inner.py").write_text("pass\n")
+    (tmp_path / "below" / "tool.sh").write_text("true\n")
+    (tmp_path / "below" / "tool.sh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{os.environ['PATH']}:{tmp_path / 'below'}")
     monkeypatch.chdir(tmp_path)
     sync = [] if "--no-sync" in options else ["--sync"]
     assert flow("run", "--dry-run", *sync, *options.split(), "--", *command.split()).code == 0
