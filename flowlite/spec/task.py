@@ -218,6 +218,11 @@ class TaskConfig(Spec):
         return self.most_nodes * self.workers_per_node
 
     @property
+    def total_gpus(self) -> int:
+        """GPUs of the whole gang, at most."""
+        return self.most_nodes * self.gpus_per_node
+
+    @property
     def max_run_seconds(self) -> float | None:
         """`max_run_time_hours` in seconds."""
         return None if self.max_run_time_hours is None else self.max_run_time_hours * 3600

@@ -179,20 +179,24 @@ def test_what_right_options_become() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "workers", "total"),
+    ("options", "workers", "total", "gpus"),
     [
-        ({}, 1, 1),
-        ({"num_instances": 4}, 1, 4),
-        ({"num_instances": 4, "gpu": "h100:8"}, 8, 32),
-        ({"num_instances": 4, "gpu": "h100:8", "processes_per_node": 2}, 2, 8),
-        ({"num_instances": 4, "gpu": "h100:8", "distributed_mode": "manual"}, 1, 4),
-        ({"num_instances": 2, "processes_per_node": 3, "distributed_mode": "manual"}, 1, 2),
-        ({"num_instances": 2, "processes_per_node": 3}, 3, 6),
+        ({}, 1, 1, 0),
+        ({"num_instances": 4}, 1, 4, 0),
+        ({"num_instances": 4, "gpu": "h100:8"}, 8, 32, 32),
+        ({"num_instances": 4, "gpu": "h100:8", "processes_per_node": 2}, 2, 8, 32),
+        ({"num_instances": 4, "gpu": "h100:8", "distributed_mode": "manual"}, 1, 4, 32),
+        ({"num_instances": 2, "processes_per_node": 3, "distributed_mode": "manual"}, 1, 2, 0),
+        ({"num_instances": 2, "processes_per_node": 3}, 3, 6, 0),
     ],
 )
-def test_sizes_of_the_gang(options: dict[str, Any], workers: int, total: int) -> None:
+def test_sizes_of_the_gang(options: dict[str, Any], workers: int, total: int, gpus: int) -> None:
     config = TaskConfig(**options)
-    assert (config.workers_per_node, config.total_processes) == (workers, total)
+    assert (config.workers_per_node, config.total_processes, config.total_gpus) == (
+        workers,
+        total,
+        gpus,
+    )
 
 
 @pytest.mark.parametrize("option", ["after", "checkpoint", "notify", "outputs", "secrets", "setup"])
