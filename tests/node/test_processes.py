@@ -176,12 +176,16 @@ def test_all_descriptors_but_these_are_closed() -> None:
 
 @pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-"])
 def test_a_standard_stream_that_was_closed_is_redirected(closed: str) -> None:
+    """Also for the programs that the process starts."""
     script = (
-        "import os; from flowlite.node.system import processes as p; p.redirect(os.devnull, 0); "
-        "p.redirect(os.devnull, 1, 2); "
-        "os.write(9, b' '.join(os.readlink(f'/dev/fd/{n}').encode() for n in (0, 1, 2)))"
+        "import os, sys; from flowlite.node.system import processes as p; "
+        "p.redirect(os.devnull, 0); p.redirect(os.devnull, 1, 2); "
+        "os.execv(sys.executable, [sys.executable, '-c', sys.argv[1]])"
     )
-    command = shlex.join([sys.executable, "-c", script])
+    tell = (
+        "import os; os.write(9, b' '.join(os.readlink(f'/dev/fd/{n}').encode() for n in (0, 1, 2)))"
+    )
+    command = shlex.join([sys.executable, "-c", script, tell])
     shown = subprocess.run(
         ["sh", "-c", f"exec 9>&1; exec {command} {closed}"], stdout=subprocess.PIPE, check=True
     )

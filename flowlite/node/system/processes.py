@@ -490,8 +490,10 @@ def redirect(path: str | os.PathLike[str], *streams: int) -> None:
     opened = os.open(path, flags, 0o600)
     for number in streams:
         os.dup2(opened, number)
-    # Where a stream was closed, it has its number.
-    if opened not in streams:
+    if opened in streams:
+        # The stream was closed, so that it is the file itself. Processes that are started get copies only.
+        os.set_inheritable(opened, True)
+    else:
         os.close(opened)
 
 
