@@ -181,11 +181,15 @@ class TestASpareOfThisProcess:
     def test_only_one_waits_for_each_home(self, found: list[Any], home: Path) -> None:
         assert standby.Standby(time.time()).wait(home, 30.0) is None
 
-    def test_it_is_told_task_and_environment(self, found: list[Any], home: Path) -> None:
-        process = standby.hand_over(home, "t1", {"A": "ü"})
+    @pytest.mark.parametrize("length", [1, 500_000])
+    def test_it_is_told_task_and_environment(
+        self, found: list[Any], home: Path, length: int
+    ) -> None:
+        environment = {"A": "ü" * length}
+        process = standby.hand_over(home, "t1", environment)
         assert process == process_identity.of_process(os.getpid())
         self.thread.join(90)
-        assert found == [standby.HandedTask("t1", {"A": "ü"})]
+        assert found == [standby.HandedTask("t1", environment)]
         assert not waits()
 
     def test_nonsense_does_no_harm(self, found: list[Any], home: Path) -> None:

@@ -67,12 +67,12 @@ def ask(
     return json.loads(answer.decode()) if answer else None
 
 
-def read_line(connection: socket.socket) -> bytes:
-    """Returns one line, or b"" if the connection ends before it is complete."""
+def read_line(connection: socket.socket, most: int = _MOST_BYTES) -> bytes:
+    """Returns one line, or b"" if the connection ends before it is complete, or it is longer than `most`."""
     got = b""
     while not got.endswith(b"\n"):
         block = connection.recv(65536)
-        if not block or len(got) > _MOST_BYTES:
+        if not block or len(got) > most:
             return b""
         got += block
     return got

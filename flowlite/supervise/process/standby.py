@@ -30,6 +30,8 @@ from flowlite.supervise.record.paths import TaskPaths
 
 # A spare either waits or leads a task and does not listen, so it answers at once or not at all.
 _ANSWER_SECONDS = 2.0
+# An environment may have 2 MiB, and more where it is escaped.
+_LONGEST_REQUEST = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ class Standby:
             try:
                 if not peer_credentials.is_ours(connection):
                     return None
-                request = json.loads(read_line(connection))
+                request = json.loads(read_line(connection, _LONGEST_REQUEST))
                 # Exits if dismissed, or if modules on disk have changed, since a new process would then run other
                 # code.
                 self._leaving = request["task"] == "" or self._watched.changed() is not None
