@@ -35,7 +35,8 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 def _collect(session: pytest.Session) -> Generator[None, object, object]:
     global _told
     path = shared_files.path_of("collected")
-    if path is None:
+    # A run of pytest that a test starts has the environment of this one, and tests of its own.
+    if path is None or not hasattr(session.config, "workerinput"):
         return (yield)
     with open(path, "a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
