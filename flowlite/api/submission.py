@@ -202,7 +202,7 @@ def config_of_task(record: TaskRecord, paths: TaskPaths, changes: Mapping[str, A
     """The configuration of a submitted task, with some options changed; without its call. Raises SpecError.
 
     The record has a value for every option. Those that are the default count as not given, so that caps that were set
-    since then hold, and nothing is said of options that nobody chose. What it does not show is in the task's files.
+    since then hold, and no message names an option that the user did not choose. The task's files have the rest.
     """
     from flowlite.spec import TaskConfig
     from flowlite.supervise.process import notifications

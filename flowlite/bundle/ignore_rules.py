@@ -158,5 +158,5 @@ def is_environment_file(name: str) -> bool:
 
 
 def is_skipped_directory(above: str, name: str) -> bool:
-    """Whether a directory is left out with everything in it, whatever the ignore files say."""
+    """Whether a directory is left out with all its contents, even if no ignore file names it."""
     return name.startswith(".") or is_generated(name) or is_environment(os.path.join(above, name))

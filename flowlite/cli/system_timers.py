@@ -392,7 +392,7 @@ def _change_crontab(home: Path, name: str, line: str | None) -> None:
 
 def _add_unit(home: Path, timer: Timer) -> None:
     unit, directory = _unit(home, timer.name), _units()
-    # systemd runs what these files name as this user, so nobody else may write there, whatever the umask.
+    # systemd runs what these files name as this user. Other users must not write there, even if the umask allows it.
     make(str(directory))
     calendar = "".join(f"OnCalendar={each}\n" for each in on_calendar(timer.times))
     about = f"[Unit]\nDescription=flowlite: {timer.name}\n\n"

@@ -26,7 +26,7 @@ class SweepDisplay:
     def __init__(
         self, name: str, total: int | None, screen: Screen | NotebookOutput | None
     ) -> None:
-        """The total is None if nobody knows it yet. Without a screen, nothing is shown, and only inputs are named."""
+        """`total` is None while it is unknown. If `screen` is None, the display only names the inputs."""
         self._name = terminal.in_one_line(name)
         self._total = total
         self._screen = screen

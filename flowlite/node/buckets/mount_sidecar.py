@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 
 from ..config.agent_config import AgentConfig, AttemptPaths
-from ..mount_namespace import mounting, namespace, unmount
+from ..mount_namespace import mount_readiness, namespace, unmount
 from ..quick_dataclass import dataclass
 from ..s3.client import S3Error, Store, read_storage
 from ..s3.readable import explain, find
@@ -175,10 +175,12 @@ class MountSidecar:
         """Waits until the bucket can be listed. Returns "" or the error."""
         assert bucket.program is not None
         until = time.monotonic() + MOUNT_SECONDS
-        if why := mounting.await_mount(bucket.program, bucket.source, MOUNT_SECONDS, self._over):
+        if why := mount_readiness.await_mount(
+            bucket.program, bucket.source, MOUNT_SECONDS, self._over
+        ):
             return why
         while not self._over.is_set():
-            listed = mounting.listed(bucket.source, max(1.0, until - time.monotonic()))
+            listed = mount_readiness.listed(bucket.source, max(1.0, until - time.monotonic()))
             if isinstance(listed, OSError):
                 return f"it cannot be listed: {listed.strerror or listed}"
             if listed or bucket.empty:

@@ -26,7 +26,7 @@ from pathlib import Path
 from shutil import which
 
 from ..config.agent_config import AgentConfig, AttemptPaths
-from ..mount_namespace import mounting, namespace, unmount
+from ..mount_namespace import mount_readiness, namespace, unmount
 from ..protocol.framing import VOLUME_ROLE, WireError
 from ..protocol.stream import dial
 from ..sidecar.process_side import SidecarFailed, ending, report
@@ -134,18 +134,19 @@ class SshfsSidecar:
             raise SidecarFailed(
                 f"volume {name!r} cannot be had from node 0: {why}"
                 f"{' (' + ' / '.join(last) + ')' if last else ''}",
-                passing=why.startswith(mounting.LATE) or any(UNREACHED in line for line in last),
+                passing=why.startswith(mount_readiness.LATE)
+                or any(UNREACHED in line for line in last),
             )
         return str(source)
 
     def _await(self, program: subprocess.Popen[bytes], source: Path) -> str:
         """Waits until a volume can be listed. Returns why it cannot be, or ""."""
         until = time.monotonic() + MOUNT_SECONDS
-        if why := mounting.await_mount(program, source, MOUNT_SECONDS, self._over):
+        if why := mount_readiness.await_mount(program, source, MOUNT_SECONDS, self._over):
             return why
         if self._over.is_set():
             return "this node was told to end"
-        listed = mounting.listed(source, max(1.0, until - time.monotonic()))
+        listed = mount_readiness.listed(source, max(1.0, until - time.monotonic()))
         if isinstance(listed, list):
             return ""
         return f"it cannot be listed: {listed or 'it does not answer'}"

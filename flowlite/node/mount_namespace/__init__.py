@@ -7,8 +7,8 @@ the last process of the namespace. As root the reaper also installs a hosts file
 refused, with the reason. Nothing is ever deleted through a mount (`unmount.py`).
 
 `worker_view.py` says what a worker shall see, `namespace.py` makes it so. What is mounted, and whether it can be
-written to, is decided by the rooms that mount: `buckets`, `attached_volumes`, `leader_volumes`; `mounting.py` waits for
-their programs. `mounts.py` reads what is mounted.
+written to, is decided by the rooms that mount: `buckets`, `attached_volumes`, `leader_volumes`;
+`mount_readiness.py` waits for their programs. `mounts.py` reads what is mounted.
 
 Imports `system`. Start with `worker_view.py`.
 """

@@ -265,7 +265,7 @@ class Supervisor:
                 )
 
     async def _can_begin_anew(self) -> bool:
-        """Whether flowlite was upgraded, and the upgrade is complete: nobody else would end the nodes."""
+        """Whether flowlite was upgraded and can be imported. Without a supervisor, the nodes would run on."""
         changed = code_on_disk.have_changed()
         return changed and await self._threads.run(supervisor_process.can_be_imported, self._home)
 
