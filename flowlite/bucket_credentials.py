@@ -14,13 +14,12 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from flowlite.connect import bounded_botocore
 from flowlite.errors import ConfigError
 from flowlite.node.quick_dataclass import dataclass
-from flowlite.node.s3.sigv4 import Credential
 from flowlite.settings.suggest import did_you_mean
 
 if TYPE_CHECKING:
+    from flowlite.node.s3.sigv4 import Credential
     from flowlite.spec import TaskConfig
     from flowlite.spec.storage import Mount
 
@@ -101,6 +100,10 @@ def notes(storage: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def account_of(profile: str | None = None) -> Account:
     """Returns credential, endpoint and region of a profile, or of the variables. Raises ConfigError."""
     import botocore.exceptions
+
+    # Imported here, since most tasks that are submitted use no bucket.
+    from flowlite.connect import bounded_botocore
+    from flowlite.node.s3.sigv4 import Credential
 
     session = bounded_botocore.session(profile=profile)
     name = session.get_config_variable("profile") or "default"

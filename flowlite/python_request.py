@@ -20,23 +20,19 @@ from flowlite.errors import ConfigError
 if TYPE_CHECKING:
     from flowlite.spec import TaskConfig
 
-_INCLUDE = re.compile(r"(?:-r|--requirement(?=[ =]))[ =]*(.+)")
-_CONSTRAINT = re.compile(r"(?:-c|--constraint(?=[ =]))[ =]*(.+)")
-_EDITABLE = re.compile(r"(?:-e|--editable)[ =]*(.+)")
-_FIND_LINKS = re.compile(r"(?:-f|--find-links)[ =]*(.+)")
+_INCLUDE = r"(?:-r|--requirement(?=[ =]))[ =]*(.+)"
+_CONSTRAINT = r"(?:-c|--constraint(?=[ =]))[ =]*(.+)"
+_EDITABLE = r"(?:-e|--editable)[ =]*(.+)"
+_FIND_LINKS = r"(?:-f|--find-links)[ =]*(.+)"
 # What may follow a requirement on its line: `--hash=sha256:…`.
-_ITS_OPTIONS = re.compile(r"\s--?[a-z].*")
-_NAMED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\s*(?:\[[^\]]*\])?\s*@\s*(?P<place>.*)")
-_BY_VERSION = re.compile(
-    r"[A-Za-z0-9][A-Za-z0-9._-]*\s*(?:\[[^\]]*\])?\s*(?:[<>=!~]{1,3}\s*[\w*$][^;]*|\([^;]*\)\s*)?(?:;.*)?"
-)
-_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9.-]*(?:\+[A-Za-z]+)?://")
-_ADDRESS_HERE = re.compile(r"(?:[A-Za-z]+\+)?file:")
-_PATH = re.compile(
-    r"\.{1,2}(?:$|\[)|[^;@<>=!~\s]*/|.*\.(?:whl|zip|tar\.(?:gz|bz2|xz)|tgz)(?:$|[\[;\s])"
-)
+_ITS_OPTIONS = r"\s--?[a-z].*"
+_NAMED = r"[A-Za-z0-9][A-Za-z0-9._-]*\s*(?:\[[^\]]*\])?\s*@\s*(?P<place>.*)"
+_BY_VERSION = r"[A-Za-z0-9][A-Za-z0-9._-]*\s*(?:\[[^\]]*\])?\s*(?:[<>=!~]{1,3}\s*[\w*$][^;]*|\([^;]*\)\s*)?(?:;.*)?"
+_ADDRESS = r"[A-Za-z][A-Za-z0-9.-]*(?:\+[A-Za-z]+)?://"
+_ADDRESS_HERE = r"(?:[A-Za-z]+\+)?file:"
+_PATH = r"\.{1,2}(?:$|\[)|[^;@<>=!~\s]*/|.*\.(?:whl|zip|tar\.(?:gz|bz2|xz)|tgz)(?:$|[\[;\s])"
 # As pip and uv read it in a requirements file.
-_VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
+_VARIABLE = r"\$\{([A-Z0-9_]+)\}"
 # Settings of pip, each with the equivalent setting of uv and its separator. pip separates by blanks.
 _PIP = {
     "index-url": ("UV_DEFAULT_INDEX", " "),
@@ -45,13 +41,13 @@ _PIP = {
     "no-index": ("UV_NO_INDEX", " "),
     "trusted-host": ("UV_INSECURE_HOST", " "),
 }
-_TRAVELS = re.compile(
+_TRAVELS = (
     r"UV_(?:DEFAULT_INDEX|INDEX|INDEX_URL|EXTRA_INDEX_URL|FIND_LINKS|NO_INDEX|INDEX_STRATEGY|INSECURE_HOST"
     r"|INDEX_\w+_(?:USERNAME|PASSWORD)|PRERELEASE|RESOLUTION|EXCLUDE_NEWER|TORCH_BACKEND|HTTP_TIMEOUT|HTTP_RETRIES"
     r"|PYTHON_INSTALL_MIRROR|PYTHON_DOWNLOADS_JSON_URL)"
 )
 # Where uv makes the environments of `uv run --with` and `uv run --isolated`.
-_OF_ONE_COMMAND = re.compile(r".*/builds-v\d+/\.tmp[^/]*")
+_OF_ONE_COMMAND = r".*/builds-v\d+/\.tmp[^/]*"
 # The oldest minor version of Python that flowlite runs on.
 _OLDEST = (3, 11)
 _FALSE = frozenset({"", "0", "false", "no", "off"})
@@ -64,7 +60,7 @@ def version_here() -> str:
 
 def is_of_one_command() -> bool:
     """Whether the environment of this Python is removed when its command ends, as by `uv run --with`."""
-    return _OF_ONE_COMMAND.fullmatch(sys.prefix) is not None
+    return re.fullmatch(_OF_ONE_COMMAND, sys.prefix) is not None
 
 
 def of_active_environment() -> str | None:
@@ -173,10 +169,10 @@ def _lines_of(path: Path, within: tuple[Path, ...]) -> Iterator[str]:
 def _lines_in(text: str, beside: Path, within: tuple[Path, ...], where: str) -> Iterator[str]:
     """Yields the lines of a text that stands in a file, or in a list. Files that it includes are `beside` it."""
     for line in _joined(text):
-        included = _INCLUDE.fullmatch(line)
+        included = re.fullmatch(_INCLUDE, line)
         if included:
             yield from _lines_of(beside / _unquoted(included[1]), within)
-        elif _CONSTRAINT.fullmatch(line):
+        elif re.fullmatch(_CONSTRAINT, line):
             raise ConfigError(
                 f"dependencies: {where} has {line!r}: constraints are not sent along. Write the versions into the "
                 "requirements themselves, as `uv pip compile` and `pip freeze` do"
@@ -196,33 +192,33 @@ def _joined(text: str) -> Iterator[str]:
 
 def _check(line: str, where: str) -> None:
     """Raises ConfigError for a line that would fail on a node, where time costs money already."""
-    meant = _VARIABLE.sub(lambda found: os.environ.get(found[1], found[0]), line)
-    if editable := _EDITABLE.fullmatch(meant):
+    meant = re.sub(_VARIABLE, lambda found: os.environ.get(found[1], found[0]), line)
+    if editable := re.fullmatch(_EDITABLE, meant):
         place = _unquoted(editable[1])
-        if _ADDRESS_HERE.match(place) or not _ADDRESS.match(place):
+        if re.match(_ADDRESS_HERE, place) or not re.match(_ADDRESS, place):
             raise _only_here(line, where)
         raise ConfigError(
             f"dependencies: {_shown(line)} ({where}) asks for an editable install, which uv makes of local "
             "directories only. Write the address without -e"
         )
-    if links := _FIND_LINKS.fullmatch(meant):
+    if links := re.fullmatch(_FIND_LINKS, meant):
         # An absolute path may be a file system that the nodes have, too.
         place = _unquoted(links[1])
-        if not place.startswith("/") and not _ADDRESS.match(place):
+        if not place.startswith("/") and not re.match(_ADDRESS, place):
             raise _only_here(line, where)
         return
     if re.match(r"--?[a-zA-Z]", meant):
         return
     wanted = without_options(meant)
-    named = _NAMED.fullmatch(wanted)
+    named = re.fullmatch(_NAMED, wanted)
     place = named["place"] if named else wanted
-    if _ADDRESS_HERE.match(place):
+    if re.match(_ADDRESS_HERE, place):
         raise _only_here(line, where)
     if is_address(place) or place.startswith("${"):
         return
-    if named or _PATH.match(place):
+    if named or re.match(_PATH, place):
         raise _only_here(line, where)
-    if not _BY_VERSION.fullmatch(wanted):
+    if not re.fullmatch(_BY_VERSION, wanted):
         raise ConfigError(
             f"dependencies: {_shown(line)} ({where}) is not a requirement. A requirements file has one on each "
             "line, such as `torch==2.5.1`; `uv export --no-emit-project`, `poetry export` and `pip freeze` write such "
@@ -232,12 +228,12 @@ def _check(line: str, where: str) -> None:
 
 def without_options(line: str) -> str:
     """Returns a requirement without what pip may be told about it on the same line (`--hash=sha256:…`)."""
-    return _ITS_OPTIONS.sub("", line).strip()
+    return re.sub(_ITS_OPTIONS, "", line).strip()
 
 
 def is_address(requirement: str) -> bool:
     """Whether a requirement is an address alone, such as `git+https://host/package.git`."""
-    return _ADDRESS.match(requirement) is not None
+    return re.match(_ADDRESS, requirement) is not None
 
 
 def _only_here(line: str, where: str) -> ConfigError:
@@ -259,7 +255,7 @@ def _unquoted(word: str) -> str:
 
 def variables_in(requirements: str | None) -> set[str]:
     """Returns the variables that a requirements file names: `--index-url https://${TOKEN}@host/simple`."""
-    return set(_VARIABLE.findall(requirements or ""))
+    return set(re.findall(_VARIABLE, requirements or ""))
 
 
 # Package indexes
@@ -270,7 +266,9 @@ def index_settings(
 ) -> dict[str, str]:
     """Returns variables for uv on the nodes: those set for uv here, and settings of pip here (variables, pip.conf)."""
     variables = os.environ if environment is None else environment
-    found = {name: value for name, value in variables.items() if _TRAVELS.fullmatch(name) and value}
+    found = {
+        name: value for name, value in variables.items() if re.fullmatch(_TRAVELS, name) and value
+    }
     told: dict[str, str] = {}
     for file in _pip_files(variables) if files is None else files:
         told.update(_pip_file(file))
@@ -297,7 +295,7 @@ def read_for_indexes(variables: Iterable[str]) -> list[str]:
         "XDG_CONFIG_DIRS",
         *(f"PIP_{name.replace('-', '_').upper()}" for name in _PIP),
     }
-    return [name for name in variables if name in of_pip or _TRAVELS.fullmatch(name)]
+    return [name for name in variables if name in of_pip or re.fullmatch(_TRAVELS, name)]
 
 
 def _pip_files(variables: Mapping[str, str]) -> list[Path]:

@@ -6,6 +6,7 @@ writing. `output/printing.py` cleans everything that flowlite prints with the fu
 
 from __future__ import annotations
 
+import functools
 import re
 
 # Replaces a character that a terminal would act on.
@@ -36,16 +37,27 @@ def _without(end: str) -> str:
 
 # The characters that begin a sequence; all others in question go for themselves.
 _BEGINS = "\x1b\x90\x98\x9b\x9d-\x9f"
-# What is removed of one state of a progress bar. No function is called for each match, of which there may be millions.
-_REMOVED = re.compile(_without(r"\r"), re.VERBOSE)
-# What `_REMOVED` takes of ASCII without an escape.
+# What `_removed` takes of ASCII without an escape.
 _REMOVED_BYTES = bytes(set(range(0x20)) - set(b"\t\n\r\x1b") | {0x7F})
-HIDDEN = (
-    re.compile(rf"{_COLOUR.pattern}|\r|{_without('')}", re.VERBOSE),
-    re.compile(rf"\x1b\[[0-?]*[ -/]*[@-~]|[{_UNSAFE}]"),
-    re.compile(rf"{_COLOUR.pattern}|[{_UNSAFE}]"),
-)
-"""What may be hidden when a text is shown. It depends on the program that shows it and on how sequences are parsed."""
+
+
+# These patterns are long. They are compiled on first use, since every process imports this module and few need them.
+
+
+@functools.cache
+def _removed() -> re.Pattern[str]:
+    """What is removed of one state of a progress bar. Nothing is called for each match: there may be millions."""
+    return re.compile(_without(r"\r"), re.VERBOSE)
+
+
+@functools.cache
+def hidden() -> tuple[re.Pattern[str], ...]:
+    """What may be hidden when a text is shown: it depends on who shows it, and on how sequences are parsed there."""
+    return (
+        re.compile(rf"{_COLOUR.pattern}|\r|{_without('')}", re.VERBOSE),
+        re.compile(rf"\x1b\[[0-?]*[ -/]*[@-~]|[{_UNSAFE}]"),
+        re.compile(rf"{_COLOUR.pattern}|[{_UNSAFE}]"),
+    )
 
 
 # Cleaning
@@ -67,11 +79,11 @@ def clean_line(text: str) -> str:
     """A line of a program's output: colours kept, other sequences removed, a progress bar cut to its last state."""
     if UNSAFE.search(text) is None or UNSAFE.search(without_colours(text)) is None:
         return text
-    shown = _REMOVED.sub("", text.rstrip("\r").rpartition("\r")[2])
+    shown = _removed().sub("", text.rstrip("\r").rpartition("\r")[2])
     if "\r" not in text or without_colours(shown):
         return shown
     # What came last is invisible.
-    cleaned = _REMOVED.sub("", text)
+    cleaned = _removed().sub("", text)
     after = _states_after(cleaned)
     return "" if after is None else cleaned.rsplit("\r", after + 1)[-1 - after]
 
@@ -92,7 +104,7 @@ def before_last_state(raw: bytes) -> int:
     """The length of what a progress bar has overwritten: all before its last state that shows anything."""
     simple = _is_simple(raw)
     after = _states_after(
-        _simply_cleaned(raw) if simple else _REMOVED.sub("", raw.decode("utf-8", "replace"))
+        _simply_cleaned(raw) if simple else _removed().sub("", raw.decode("utf-8", "replace"))
     )
     if after is None:
         return 0

@@ -78,6 +78,28 @@ def test_to_plan_for_this_machine_needs_no_event_loop() -> None:
     assert "asyncio" not in found
 
 
+def test_a_client_imports_nothing_for_buckets_packages_and_notebooks_before_it_needs_it() -> None:
+    found = modules_after(
+        "import sys; import flowlite.api.client, flowlite.bucket_credentials, flowlite.display.waiting, "
+        "flowlite.api.failures, provider_adapters.local.planning; print(*sys.modules)"
+    )
+    assert "flowlite.display.notebook" in found
+    assert not found & {"xml.etree", "html", "importlib.metadata", "logging"}
+
+
+def test_what_nearly_every_process_imports_compiles_few_patterns() -> None:
+    """A long pattern takes up to 2 ms to compile. Supervisors, clients and workers of functions import these."""
+    program = (
+        "import csv, dataclasses, json, re._compiler as compiler, shlex, shutil, sys, urllib.parse; "
+        "compile = compiler.compile; compiler.compile = lambda *given: print(given) or compile(*given); "
+        "import flowlite.errors, flowlite.diagnosis.advice, flowlite.python_request"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert len(ran.stdout.splitlines()) <= 3, ran.stdout
+
+
 def test_an_agent_imports_no_more_than_it_needs_to_begin() -> None:
     found = modules_after(
         "import sys; import flowlite.node.agent.main, flowlite.node.rendezvous.server; print(*sys.modules)"

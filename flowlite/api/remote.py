@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import secrets
+import os
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -102,7 +102,7 @@ def call_many(
             "display": display,
         }
         more = total is None or total > max_concurrent
-        pool = secrets.token_hex(6) if more and flow.keeps_gangs(common) else ""
+        pool = os.urandom(6).hex() if more and flow.keeps_gangs(common) else ""
         if (
             not pool
             and isinstance(configs, list)

@@ -19,24 +19,20 @@ class KnownFailure:
 
     Attributes:
         name: Identifies it in tests and JSON.
-        pattern: Matches the messages of libraries.
+        pattern: Matches the messages of libraries, in capitals or not. It is compiled when a task has failed.
         advice: What to do; `{match}` stands for the first group of the pattern.
     """
 
     name: str
-    pattern: re.Pattern[str]
+    pattern: str
     advice: str
-
-
-def _symptom(name: str, pattern: str, advice: str) -> KnownFailure:
-    return KnownFailure(name, re.compile(pattern, re.IGNORECASE), advice)
 
 
 _DEBUG = "-e NCCL_DEBUG=INFO -e NCCL_DEBUG_SUBSYS=INIT,NET"
 
 # The more specific ones come first: if several match, the first two are shown.
 SYMPTOMS: tuple[KnownFailure, ...] = (
-    _symptom(
+    KnownFailure(
         "gpu-memory",
         r"CUDA out of memory|OutOfMemoryError|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED",
         "the model and its batch do not fit into the memory of the GPU. Make the batch per GPU smaller; save memory by "
@@ -44,44 +40,44 @@ SYMPTOMS: tuple[KnownFailure, ...] = (
         "for contrastive losses --local-loss --gather-with-grad. That GPUs are of one size on all nodes, and empty, "
         "was looked at before the start",
     ),
-    _symptom(
+    KnownFailure(
         "gpu-access",
         r"an illegal memory access was encountered|device-side assert triggered",
         "a kernel used memory that is not its own, mostly through an index out of range: a label, or a token id beyond "
         "the vocabulary. CUDA reports it at a later line: -e CUDA_LAUNCH_BLOCKING=1 shows the line itself, and so does "
         "a run on the CPU",
     ),
-    _symptom(
+    KnownFailure(
         "gpu-ordinal",
         r"invalid device ordinal|Duplicate GPU detected",
         "a node has more processes than GPUs, or a process chose one that it does not have. Ask for a GPU for each "
         "process (--gpu h100:2 with --processes-per-node 2). Processes that share one choose it by local_rank % "
         "torch.cuda.device_count(), and use gloo, since NCCL takes one rank for each GPU",
     ),
-    _symptom(
+    KnownFailure(
         "loader-memory",
         r"DataLoader worker .*killed by signal: Killed",
         "a process that loads data was killed, most likely because the machine ran out of memory: use fewer loader "
         "processes (num_workers, --workers) or less prefetching; `flow top` shows the memory of every node",
     ),
-    _symptom(
+    KnownFailure(
         "shared-memory",
         r"Bus error|insufficient shared memory|SIGBUS|No space left on device: '?/dev/shm",
         "shared memory (/dev/shm) is full: enlarge it (docker run --shm-size=16G, mount -o remount,size=16G /dev/shm), "
         "or use fewer loader processes",
     ),
-    _symptom(
+    KnownFailure(
         "horovod-missing",
         r"Horovod is not installed|No module named '?horovod",
         "Horovod is not on this node. Without --horovod the run uses torch's own process group, which needs nothing; "
         'for Horovod itself install it there, or give an image= that has it, and use distributed_mode="mpi"',
     ),
-    _symptom(
+    KnownFailure(
         "nccl-versions",
         r"NCCL.{0,40}version.{0,20}mismatch|mismatched? NCCL",
         "nodes have different versions of NCCL: use the same torch on all of them (dependencies=[…], or image=)",
     ),
-    _symptom(
+    KnownFailure(
         "nccl-system",
         r"unhandled system error|ncclSystemError",
         "NCCL was refused something by the system: an interface, InfiniBand or shared memory. Which one it was, it "
@@ -89,14 +85,14 @@ SYMPTOMS: tuple[KnownFailure, ...] = (
         f"when run again with {_DEBUG}; look at NCCL_SOCKET_IFNAME, NCCL_IB_HCA and the size of /dev/shm on that node, "
         "and at `flow doctor` while it runs. If InfiniBand is the cause, -e NCCL_IB_DISABLE=1 goes without",
     ),
-    _symptom(
+    KnownFailure(
         "nccl-cuda",
         r"unhandled cuda (error|failure)|ncclUnhandledCudaError",
         "NCCL failed in CUDA: often GPUs that cannot reach each other directly (run again with -e NCCL_P2P_DISABLE=1), "
         "a GPU that another process filled, or a driver too old for this torch (nvidia-smi through `flow ssh --node "
         "all`). -e NCCL_DEBUG=INFO says which call it was",
     ),
-    _symptom(
+    KnownFailure(
         "init-timeout",
         r"Timeout in distributed init|waiting for clients\. \d+/\d+ clients|connectFullMesh failed|"
         r"DistStoreError|The client socket has timed out",
@@ -105,7 +101,7 @@ SYMPTOMS: tuple[KnownFailure, ...] = (
         "AXOLOTL_NCCL_TIMEOUT), or open the group before loading the model; `flow doctor` names the late one while "
         "it hangs",
     ),
-    _symptom(
+    KnownFailure(
         "collective-timeout",
         r"Watchdog caught collective operation timeout|collective operation timed out|NCCL.{0,60}timed? ?out|"
         r"Timed out waiting \d+ms for (send|recv) operation|Connection timeout to \d",
@@ -113,13 +109,13 @@ SYMPTOMS: tuple[KnownFailure, ...] = (
         "stands, "
         f"while the gang hangs; with {_DEBUG} NCCL says what it was doing",
     ),
-    _symptom(
+    KnownFailure(
         "port-taken",
         r"EADDRINUSE|address already in use",
         "a port is taken. MASTER_PORT was free just before the start: does the command start one launcher per worker "
         "(then use --manual), or a server of its own on that port?",
     ),
-    _symptom(
+    KnownFailure(
         "no-cuda",
         r"No CUDA GPUs are available|Found no NVIDIA driver|Torch not compiled with CUDA enabled|"
         r"CUDA driver version is insufficient|Attempting to deserialize object on a CUDA device|no CUDA-capable device",
@@ -127,20 +123,20 @@ SYMPTOMS: tuple[KnownFailure, ...] = (
         "is a build with CUDA (python -c 'import torch; print(torch.version.cuda)') and whether nvidia-smi works on "
         "that node",
     ),
-    _symptom(
+    KnownFailure(
         "recomputed",
         r"Recomputed values .*different metadata",
         "activation checkpointing recomputed something else than at first. QLoRA under ZeRO 3 does that with "
         "use_reentrant: false: set use_reentrant: true, or use FSDP; else look for randomness or state in the "
         "checkpointed part",
     ),
-    _symptom(
+    KnownFailure(
         "adamw-8bit",
         r"FSDP2? .{0,20}(not|in)\s?compatible with .*8.?bit|8.?bit.{0,40}not compatible with FSDP",
         "this optimizer of bitsandbytes cannot work on sharded parameters: use adamw_torch_8bit (optimizer: "
         "adamw_torch_8bit), or another one in full precision",
     ),
-    _symptom(
+    KnownFailure(
         "sharded-checkpoint",
         r"merge-(sharded-)?(fsdp-)?weights|\.distcp|__\d+_\d+\.distcp|pytorch_model_fsdp|"
         r"no file named (pytorch_model|model)\S*.{0,120}found in directory",
@@ -148,20 +144,20 @@ SYMPTOMS: tuple[KnownFailure, ...] = (
         "`axolotl merge-sharded-fsdp-weights CONFIG`, or `accelerate merge-weights DIR OUT`. Every node writes its own "
         "shards: keep them in a volume that all nodes share, or with checkpoint=, or those of other nodes are missing",
     ),
-    _symptom(
+    KnownFailure(
         "file-missing",
         r"No such file or directory: '?([^'\n]+)",
         "{match} is not there on that node. Nodes elsewhere have the source of the project, volumes= and mounts=, and "
         "no other file of this machine: bring it there with one of these",
     ),
-    _symptom(
+    KnownFailure(
         "module-missing",
         r"No module named '?([\w.]+)",
         "{match} is not installed for the Python of that node. If it is a package of your project in src/, write --env "
         "PYTHONPATH=src, or --setup 'pip install -e .'; for any other, give dependencies=[…] or an image=, or install "
         "it there",
     ),
-    _symptom(
+    KnownFailure(
         "disk-full",
         r"No space left on device|Disk quota exceeded",
         "a disk is full, or can hold no more files (`df -i`); while the task runs, `flow doctor` shows which, and "
@@ -180,7 +176,7 @@ def recognised(texts: Iterable[str]) -> list[tuple[KnownFailure, str]]:
     whole = "\n".join(texts)
     found = []
     for symptom in SYMPTOMS:
-        match = symptom.pattern.search(whole)
+        match = re.search(symptom.pattern, whole, re.IGNORECASE)
         if match is not None:
             word = match[1] if match.lastindex else ""
             found.append((symptom, symptom.advice.replace("{match}", word or "")))

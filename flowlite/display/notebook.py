@@ -5,7 +5,7 @@ IPython is not required: in a notebook it is there already, since it runs the no
 
 from __future__ import annotations
 
-import secrets
+import os
 import sys
 import threading
 import time
@@ -153,7 +153,7 @@ class NotebookOutput:
         self._changed = False
         update = bool(self._output)
         if not update:
-            self._output = secrets.token_hex(8)
+            self._output = os.urandom(8).hex()
             self._opened_by = self._cell.count
         text = "\n".join([*self._dropped(), *self._lines, *filter(None, [self._row])])
         data = {"text/html": html.lines(text), "text/plain": text}

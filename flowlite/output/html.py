@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 
 from flowlite import terminal
@@ -13,6 +12,9 @@ _LINES = "margin:0;white-space:pre-wrap;max-height:40em;overflow:auto"
 
 def escaped(text: object) -> str:
     """A text as it can stand in an element or in a quoted attribute. Colours and control characters are removed."""
+    # Imported here, since only notebooks need it.
+    import html
+
     return html.escape(terminal.plain(str(text)), quote=True)
 
 

@@ -244,7 +244,7 @@ class _Reading:
 
 def _hidden_in(text: str) -> tuple[re.Pattern[str], ...]:
     """The patterns of characters that may be hidden when a text is shown."""
-    return terminal.HIDDEN if terminal.UNSAFE.search(text) is not None else ()
+    return terminal.hidden() if terminal.UNSAFE.search(text) is not None else ()
 
 
 _kept_out: set[str] = set()

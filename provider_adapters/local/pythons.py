@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import re
 import sys
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from flowlite import python_request
 from flowlite.errors import ConfigError
-from flowlite.node.python_env.uv import without_credentials
 
 if TYPE_CHECKING:
     from flowlite.spec import TaskConfig
@@ -99,6 +97,9 @@ def missing_requirements(lines: Iterable[str]) -> list[str]:
 
 
 def _problem(line: str) -> str:
+    # Imported here, since most tasks request no packages.
+    from flowlite.node.python_env.uv import without_credentials
+
     requirement = python_request.without_options(line)
     if python_request.is_address(requirement):
         # Which package it leads to is known when it has been fetched.
@@ -139,6 +140,8 @@ def _rough_problem(requirement: str) -> str:
 
 
 def _installed(name: str) -> str | None:
+    import importlib.metadata
+
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

@@ -208,3 +208,18 @@ def test_no_method_is_compiled_for_a_class() -> None:
         [sys.executable, "-c", _COUNTS], capture_output=True, text=True, check=True
     )
     assert done.stdout == "0 True\n"
+
+
+def test_a_class_without_a_docstring_gets_one_without_its_signature(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`dataclasses` reads the signature of `object` for that, which takes longer than all the rest."""
+    monkeypatch.delattr(inspect, "signature")
+
+    @quick(frozen=True, slots=True)
+    class Point:
+        x: int
+        y: int = 0
+
+    assert Point.__doc__ == "Point"
+    assert Point(1).y == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import secrets
 import threading
 import time
 import warnings
@@ -130,7 +129,7 @@ def together(indices: Sequence[int], at_once: int) -> list[list[Element]]:
     lots = [indices[i : i + MOST_TOGETHER] for i in range(0, len(indices), MOST_TOGETHER)]
     found: list[list[Element]] = []
     for lot in lots:
-        name = secrets.token_hex(5)
+        name = os.urandom(5).hex()
         found.append([Element(id=name, index=i, size=len(lot), at_once=at_once) for i in lot])
     return found
 
