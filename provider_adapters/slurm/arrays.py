@@ -29,7 +29,6 @@ from provider_adapters.durable import make_directory
 from provider_adapters.rented.ledger import MADE, REFUSED, Call, Launch, Ledger
 from provider_adapters.slurm import shared
 from provider_adapters.slurm.job_submission import JobSubmission
-from provider_adapters.slurm.login import SlurmUnreachable
 
 if TYPE_CHECKING:
     from provider_adapters.slurm.context import SlurmContext
@@ -39,7 +38,6 @@ PATIENCE_SECONDS = 20.0
 SEEN_SECONDS = 30.0
 """A task that has not been seen for this many seconds does not count as ready."""
 _PAUSE = 0.3
-_UNDERWAY_SECONDS, _LOOKS, _LOOK_PAUSE = 10.0, 3, 2.0
 _DAY_SECONDS = 86400.0
 _KEEP_SECONDS = 30 * _DAY_SECONDS
 _PREFIX = "array-"
@@ -84,8 +82,10 @@ class Arrays:
             if not array.calls:
                 array = self._join(array, launch)
                 self._submit(array, launch, script)
-            elif array.open_call is not None:
-                self._settle(array, launch, script)
+            elif not self._submission.settle(array, repeat=True):
+                array = self._ledger.read(token) or array
+                assert array.open_call is not None
+                self._send(array, launch, array.open_call, script)
             return self._take(launch)
 
     def expects(self, launch: Launch) -> bool:
@@ -99,11 +99,19 @@ class Arrays:
             if launch.ended or launch.calls:
                 return False
             array = self._ledger.read(token)
-            if array is None or not array.calls or _index(launch) not in _indices(array):
+            if array is None or _index(launch) not in _indices(array):
                 return False
-            if array.open_call is not None and not self._found(array):
-                return True
-            return self._take(launch) is not None
+            self._submission.settle(array, repeat=False)
+            array = self._ledger.read(token) or array
+            return array.open_call is not None or self._take(launch) is not None
+
+    def confirm(self, launch: Launch) -> None:
+        """Cancels what was submitted twice of the array that has the element of a launch."""
+        if any(call.parameters.get("doubtful") for call in launch.calls):
+            token = _token(launch)
+            with self._ledger.hold(token):
+                if (array := self._ledger.read(token)) is not None:
+                    self._submission.confirm(array)
 
     def task_of(self, name: str, job_id: str) -> str:
         """The task of an element, by the name in its comment and its id; for any other job, the name itself."""
@@ -193,56 +201,9 @@ class Arrays:
         if _index(launch) not in _indices(array):
             return None
         element = f"{call.ids[0]}_{_index(launch)}"
-        mine = self._tasks.intend(launch.token, call.where, {"adopt": element})
+        asked = {"adopt": element, **({"doubtful": True} if array.notes.get("doubtful") else {})}
+        mine = self._tasks.intend(launch.token, call.where, asked)
         return self._tasks.made(launch.token, mine.name, [element]).call(mine.name)
-
-    # Whether it was submitted
-
-    def _settle(self, array: Launch, launch: Launch, script: ScriptOf) -> None:
-        """Finds the outcome of a submission without an answer; submits again what never arrived."""
-        call = array.open_call
-        assert call is not None
-        if self._found(array):
-            return
-        looks = int(array.notes.get("looks", 0)) + 1
-        self._ledger.note(array.token, looks=looks)
-        if clock.now() - call.at < _UNDERWAY_SECONDS or looks < _LOOKS:
-            raise LaunchPending(
-                "whether the array was submitted is not known yet, it is looked up", _LOOK_PAUSE
-            )
-        self._ledger.note(array.token, looks=None, doubtful=True)
-        self._send(array, launch, call, script)
-
-    def _found(self, array: Launch) -> bool:
-        """Finds the array by its comment and records its id; if there are two, the later one is cancelled."""
-        call = array.open_call
-        if call is None:
-            return True
-        numbers = self._numbers(array, call)
-        if not numbers:
-            return False
-        self._ledger.made(array.token, call.name, [numbers[0]])
-        login = self._place.login(array.frozen["login"])
-        for number in numbers[1:]:
-            login.try_("scancel", number)
-        return True
-
-    def _numbers(self, array: Launch, call: Call) -> list[str]:
-        login = array.frozen["login"]
-        comment = self._place.comment(array.task, call.name)
-        queue = self._place.queue(login)
-        found = {job.id.partition("_")[0] for job in queue.fresh() if job.comment == comment}
-        if not found:
-            lines = []
-            # The accounting may not answer while the queue does, which has every job that may still have nodes.
-            with suppress(SlurmUnreachable):
-                done = self._place.login(login).try_(
-                    *("sacct", "-n", "-P", "-X", "-o", "JobID,SubmitLine,Comment"),
-                    *("--name", f"flow-{array.task}", "-S", "now-7days"),
-                )
-                lines = [] if done.code else done.stdout.decode("utf-8", "replace").splitlines()
-            found = {line.partition("_")[0] for line in lines if comment in line}
-        return sorted((each for each in found if each.isdecimal()), key=int)
 
 
 def elements(indices: list[str], asked: Mapping[str, Any]) -> str:
@@ -267,6 +228,7 @@ def _index(launch: Launch) -> str:
 
 
 def _indices(array: Launch) -> list[str]:
+    """The elements that were submitted, as far as is known."""
     made = [each for each in array.calls if each.state != REFUSED]
     return list(made[-1].parameters.get("indices", ())) if made else []
 

@@ -99,7 +99,8 @@ class Ending:
             self._arrays.expects(known)
             known = ledger.read(launch.token) or known
             self._submission.settle(known, repeat=False)
-            known = self._submission.confirm(ledger.read(launch.token) or known)
+            known = ledger.read(launch.token) or known
+            self._submission.confirm(known)
             if not known.ids or known.ended:
                 return
             login = self._place.login(known.frozen["login"])

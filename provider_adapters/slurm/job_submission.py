@@ -1,8 +1,8 @@
-"""Submits each job exactly once, even if the answer of `sbatch` is lost.
+"""Submits each job, and each array of jobs, exactly once, even if the answer of `sbatch` is lost.
 
-Each job has a unique comment, which is in the ledger before the job is submitted. A job whose number got lost is found
-by its comment, in the queue and in the accounting. If a submission was repeated, jobs are searched for by comment until
-the launch has ended, and all but the first with the same comment are cancelled.
+Each has a unique comment, which is in the ledger before it is submitted. One whose number got lost is found by its
+comment, in the queue and in the accounting. If a submission was repeated, jobs are searched for by comment until the
+launch has ended, and all but the first with the same comment are cancelled.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from flowlite.provider import LaunchPending
 from flowlite.state import clock
-from provider_adapters.rented.ledger import Call, Launch
+from provider_adapters.rented.ledger import MADE, Call, Launch
 from provider_adapters.slurm.context import job_name
 from provider_adapters.slurm.login import SlurmUnreachable, last_line
-from provider_adapters.slurm.queries import refusals, state_words
+from provider_adapters.slurm.queries import parse, refusals, state_words
 
 if TYPE_CHECKING:
     from provider_adapters.slurm.context import SlurmContext
@@ -104,30 +104,39 @@ class JobSubmission:
                 )
             return True
 
-    def confirm(self, launch: Launch) -> Launch:
+    def confirm(self, launch: Launch) -> None:
         """Finds jobs that were submitted twice, and cancels all but the first of a comment."""
-        if launch.notes.get("doubtful") and not launch.ended:
-            for call in launch.calls:
-                if call.state == "made" and not call.parameters.get("adopt"):
-                    self._adopt(launch, call)
-        return self._place.ledger.read(launch.token) or launch
+        if not launch.notes.get("doubtful") or launch.ended:
+            return
+        # From the answer that is shared, since a launch may last for weeks.
+        jobs = self._place.queue(launch.frozen["login"]).jobs()
+        for call in launch.calls:
+            if call.state == MADE and not call.parameters.get("adopt"):
+                comment = self._place.comment(launch.task, call.name)
+                same = [job for job in jobs if job.comment == comment]
+                self._cancel_others(launch, call.ids[0], same)
 
     # Helpers
 
     def _adopt(self, launch: Launch, call: Call) -> bool:
         """Records the job that has the comment of a call as the call's; returns whether there is one."""
-        frozen = launch.frozen
-        queue = self._place.queue(frozen["login"])
+        queue = self._place.queue(launch.frozen["login"])
         comment = self._place.comment(launch.task, call.name)
         found = queue.by_comment(comment, job_name(launch.task))
         if not found:
             return False
-        kept = call.ids[0] if call.ids else _first(found).id
+        kept = parse.number_of(_first(found))
         self._place.ledger.made(launch.token, call.name, [kept])
-        for job in found:
-            if job.id != kept and job.state not in state_words.ENDED:
-                self._place.login(frozen["login"]).cancel(job.id)
+        self._cancel_others(launch, kept, found)
         return True
+
+    def _cancel_others(self, launch: Launch, kept: str, found: list[Job]) -> None:
+        """Cancels those of some jobs that have another number. The elements of an array have one number."""
+        live = [job for job in found if job.state not in state_words.ENDED]
+        others = dict.fromkeys(parse.number_of(job) for job in live)
+        others.pop(kept, None)
+        if others:
+            self._place.login(launch.frozen["login"]).cancel(*others)
 
 
 def _numbers(said: str) -> list[str]:

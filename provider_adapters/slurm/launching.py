@@ -183,7 +183,8 @@ class Launching:
         if (call := launch.open_call) is not None:
             if not self._submission.settle(launch, repeat=True):
                 again = call
-            launch = self._submission.confirm(self._place.ledger.read(launch.token) or launch)
+            launch = self._place.ledger.read(launch.token) or launch
+            self._submission.confirm(launch)
         if launch.current is not None:
             return launch.current
         if again is None and (adopted := self._adopt(launch)) is not None:

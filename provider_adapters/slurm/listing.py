@@ -110,15 +110,17 @@ class Listing:
                 expecting.add(launch.token)
             if launch.open_call is not None:
                 self._submission.settle(launch, repeat=False)
-            now = self._submission.confirm(self._place.ledger.read(launch.token) or launch)
-            if now.ended:
+                launch = self._place.ledger.read(launch.token) or launch
+            if launch.ended:
                 # Another process, or thread, has closed it meanwhile.
-                found += over_of(now)
+                found += over_of(launch)
             else:
-                settled.append(now)
+                settled.append(launch)
         passed_on = {each.token: str(each.notes.get("passed_on") or "") for each in settled}
         for launch in settled:
             jobs = self._jobs(launch, within)
+            self._submission.confirm(launch)
+            self._arrays.confirm(launch)
             there = [each for job in launch.ids for each in self._listed(launch, job, jobs[job])]
             if launch.open_call is not None:
                 there.append(
@@ -126,7 +128,9 @@ class Listing:
                 )
             elif launch.token in expecting:
                 there.append(_placeholder(launch, launch.token, ""))
-            over = self._ending.conclude(launch, jobs)
+            # A task that may still get an element is not over.
+            may_end = launch.token not in expecting
+            over = self._ending.conclude(launch, jobs) if may_end else None
             token = _bearer(launch.token, passed_on)
             if held := launch.notes.get("held"):
                 token = str(held["token"])

@@ -18,13 +18,26 @@ from flowlite.connect.values import Completed
 from flowlite.errors import CapacityUnavailable, ProviderError
 from flowlite.provider import Instance, LaunchIntent, LaunchPending, Plan
 from provider_adapters.rented.ledger import Ledger
-from provider_adapters.slurm import arrays
+from provider_adapters.slurm import arrays, job_submission
 from provider_adapters.slurm.arrays import elements
+from provider_adapters.slurm.login import ToolMissing
+from provider_adapters.slurm.queries import queue
 from tests.providers.slurm_on_paper import Killed, Paper, PaperSlurm
 
 
 class ArraySlurm(PaperSlurm):
-    """A Slurm on paper that knows arrays: elements are jobs whose numbers are `7_0`, and `107` inside."""
+    """A Slurm on paper that knows arrays: elements are jobs whose numbers are `7_0`, and `107` inside.
+
+    Attributes:
+        no_sacct: Whether the login node has no `sacct`.
+    """
+
+    no_sacct = False
+
+    def _sacct(self, words: list[str], text: str) -> Completed:
+        if self.no_sacct:
+            raise ToolMissing("sacct is not where it was on this machine")
+        return super()._sacct(words, text)
 
     def _sbatch(self, words: list[str], script: str) -> Completed:
         done = super()._sbatch(words, script)
@@ -215,8 +228,8 @@ def test_a_supervisor_that_dies_while_it_submits(sweep_paper: Paper, moment: str
     if moment == "before":
         assert "not known yet" in str(sweep.launch(0))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(arrays, "_UNDERWAY_SECONDS", 0.0)
-            patch.setattr(arrays, "_LOOKS", 1)
+            patch.setattr(job_submission, "_UNDERWAY_SECONDS", 0.0)
+            patch.setattr(job_submission, "_LOOKS", 1)
             sweep.all_waiting()
     sweep.all_waiting()
     assert [job.id.partition("_")[2] for job in sweep.slurm.jobs] == ["0", "1"]
@@ -242,6 +255,91 @@ def test_an_array_that_was_submitted_twice_is_ended_once(sweep_paper: Paper) -> 
         sweep.launch(1)
     sweep.all_waiting()
     assert [job.id for job in sweep.slurm.live()] == ["7_0", "7_1"]
+
+
+def lose_the_answer(sweep: Sweep) -> None:
+    """The next array is submitted, and the answer of `sbatch` is lost. Slurm lags, and keeps no accounts."""
+    slurm = sweep.slurm
+    slurm.fail["sbatch"], slurm.listed, slurm.accounts = TimeoutError(), False, False
+
+
+def test_an_array_that_shows_up_late_is_cancelled(
+    sweep_paper: Paper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was submitted again after some looks, and both have nodes for the tasks."""
+    sweep = Sweep(sweep_paper, 2)
+    slurm = sweep.slurm
+    lose_the_answer(sweep)
+    sweep.launch(0)
+    for _ in range(6):
+        sweep.launch(1)
+    assert [job.id for job in slurm.jobs] == ["7_0", "7_1", "8_0", "8_1"]
+    late, slurm.jobs = slurm.jobs[:2], slurm.jobs[2:]
+    slurm.listed = True
+    sweep.all_waiting()
+    slurm.jobs += late
+    for name in ("HURRY", "USUAL", "QUIET"):
+        monkeypatch.setattr(queue, name, 60.0)
+    before = asked(slurm, "squeue"), asked(slurm, "sacct")
+    for _ in range(3):
+        for index, provider in enumerate(sweep.providers):
+            (waiting,) = provider.list_instances(f"task{index}")
+            assert waiting.id == f"8_{index}"
+    assert [job.id for job in slurm.live()] == ["8_0", "8_1"]
+    # A listing asks no more than that of any other task, since it may do so for weeks.
+    assert (asked(slurm, "squeue"), asked(slurm, "sacct")) == (before[0] + 6, before[1])
+
+
+def asked(slurm: ArraySlurm, tool: str) -> int:
+    """How often a command of Slurm was called."""
+    return sum(call[0] == tool for call in slurm.calls)
+
+
+def test_without_sacct_a_lost_answer_is_found_in_the_queue(sweep_paper: Paper) -> None:
+    sweep = Sweep(sweep_paper, 2)
+    sweep.slurm.fail["sbatch"] = TimeoutError()
+    sweep.launch(0)
+    assert "not known yet" in str(sweep.launch(1))
+    sweep.slurm.listed = False
+    sweep.slurm.no_sacct = True
+    assert "not known yet" in str(sweep.launch(1))
+    sweep.slurm.listed = True
+    assert "job 7_1 waits" in str(sweep.launch(1))
+
+
+def test_a_task_that_is_ended_while_its_array_is_looked_for_has_no_element_left(
+    sweep_paper: Paper,
+) -> None:
+    sweep = Sweep(sweep_paper, 2)
+    lose_the_answer(sweep)
+    sweep.launch(0)
+    assert "not known yet" in str(sweep.launch(1))
+    provider = sweep.providers[0]
+    provider.terminate(provider.list_instances("task0"))
+    # It may still get nodes.
+    assert [each.state for each in provider.list_instances("task0")] == ["starting"]
+    sweep.slurm.listed = True
+    provider.terminate(provider.list_instances("task0"))
+    assert provider.list_instances("task0") == []
+    assert [job.state for job in sweep.slurm.jobs] == ["CANCELLED", "PENDING"]
+
+
+def test_a_task_ends_although_its_array_was_never_submitted(
+    sweep_paper: Paper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All supervisors were killed, and whoever ends the tasks does not wait for ever."""
+    sweep = Sweep(sweep_paper, 2)
+    sweep.slurm.fail["sbatch"] = TimeoutError()
+    sweep.launch(0)
+    sweep.launch(1)
+    sweep.slurm.jobs.clear()
+    provider = sweep_paper.make()
+    provider.terminate(provider.list_instances("task0"))
+    assert [each.state for each in provider.list_instances("task0")] == ["starting"]
+    monkeypatch.setattr(job_submission, "_NEVER_SECONDS", -1.0)
+    for _ in range(job_submission._LOOKS):
+        provider.terminate(provider.list_instances("task0"))
+    assert provider.list_instances("task0") == []
 
 
 def test_a_task_that_dies_before_it_knows_its_element(sweep_paper: Paper) -> None:

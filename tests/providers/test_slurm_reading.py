@@ -82,6 +82,13 @@ def test_accounts_are_read_with_comments_that_only_the_command_has() -> None:
     assert [job.comment for job in found if job.id == "5"] == ["flowlite:abcd:tnine:one"]
 
 
+def test_elements_of_an_array_have_the_number_of_the_array_in_the_accounts() -> None:
+    """As `sacct` of Slurm 22.05 prints them; those that wait have one line."""
+    ids = ("8", "7_0", "7_[2-9%4]", "7_1", "9+0", "8.batch")
+    found = parse.accounting("".join(f"{each}|PENDING|0:0|Unknown||sbatch\n" for each in ids))
+    assert [parse.number_of(job) for job in found] == ["8", "7", "7", "7"]
+
+
 def test_one_job_is_read() -> None:
     shown = parse.shown_job(recorded("job"))
     assert shown is not None

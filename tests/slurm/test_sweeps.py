@@ -11,6 +11,7 @@ import pytest
 
 from flowlite.api.client import Flow
 from flowlite.testing.slurm import SlurmCluster
+from provider_adapters.slurm.queries import parse
 from tests.helpers import eventually
 from tests.slurm.site import SlurmSite
 
@@ -114,6 +115,23 @@ def test_a_map_is_one_array(slurm_site: SlurmSite, slurm: SlurmCluster, tmp_path
     assert len({words[1] for words in found}) == 1
     assert [words[2:] for words in found] == [[str(n), "4"] for n in range(4)]
     assert slurm.jobs() == []
+
+
+def test_the_elements_of_an_array_are_found_in_the_accounts(slurm: SlurmCluster) -> None:
+    """Those that wait have one line, and those that began have one each."""
+    comment = "flowlite:abcd:array-one:one"
+    submit = ("sbatch", "--parsable", "--array=0-3%1", f"--comment={comment}", "--output=/dev/null")
+    number = slurm.run(*submit, "--wrap", "sleep 600", user="flow").strip()
+    format = ("sacct", "-n", "-P", "-X", "-D", "-o", parse.ACCOUNTING_FORMAT, "-j", number)
+
+    def states() -> list[str]:
+        found = parse.accounting(slurm.run(*format, user="flow"))
+        assert {(parse.number_of(job), job.comment) for job in found} <= {(number, comment)}
+        return [job.state for job in found]
+
+    eventually(lambda: sorted(states()) == ["PENDING", "RUNNING"], timeout=60)
+    slurm.run("scancel", number, user="flow")
+    eventually(lambda: "CANCELLED" in states() and "RUNNING" not in states(), timeout=60)
 
 
 def test_a_batch_script_in_a_job(

@@ -24,9 +24,11 @@ _QUEUE = {
     "NumNodes": 10,
 }
 QUEUE_FORMAT = ",".join(f"{name}:{width}" for name, width in _QUEUE.items())
-ACCOUNTING_FORMAT = "JobIDRaw,State,ExitCode,End,Comment,SubmitLine"
+ACCOUNTING_FORMAT = "JobID,State,ExitCode,End,Comment,SubmitLine"
 PARTITIONS_FORMAT = "%R|%P|%a|%l|%L|%D|%c|%m|%G|%T"
 _NOT_KNOWN = frozenset({"", "N/A", "NONE", "None", "Unknown", "(null)", "n/a"})
+# A job, an element of an array, or several elements; no part of a job.
+_ACCOUNTED = re.compile(r"\d+(_(\d+|\[.*\]))?", re.ASCII)
 _FIELD = re.compile(r"(?:^|\s)([A-Za-z][\w/:]*)=")
 
 
@@ -176,6 +178,11 @@ def shown_job(text: str) -> tuple[Job, dict[str, str]] | None:
     return None
 
 
+def number_of(job: Job) -> str:
+    """The number that `sbatch` has printed: of an element of an array, that of the array."""
+    return job.id.partition("_")[0]
+
+
 def _comment(text: str) -> str:
     return "" if text in _NOT_KNOWN else text.partition(" ")[0]
 
@@ -194,11 +201,14 @@ def refusal(told: dict[str, str]) -> tuple[int | None, str]:
 
 
 def accounting(text: str) -> list[Job]:
-    """Parses the output of `sacct -n -P -X -o ACCOUNTING_FORMAT`; a requeued job has several entries."""
+    """Parses the output of `sacct -n -P -X -o ACCOUNTING_FORMAT`; a requeued job has several entries.
+
+    Those elements of an array that never had a job of their own have one entry together: `7_[2-9%4]`.
+    """
     found = []
     for line in text.splitlines():
         values = line.split("|")
-        if len(values) < 6 or not values[0].isdecimal():
+        if len(values) < 6 or not _ACCOUNTED.fullmatch(values[0]):
             continue
         job, state, _, end, comment = values[:5]
         # Clusters may not keep comments; the command line contains it, too.

@@ -136,7 +136,9 @@ class Queue:
             return self._ask(self._read(), ()).jobs
 
     def by_comment(self, comment: str, name: str) -> list[Job]:
-        """Jobs with that comment, including those that ended long ago, as far as the cluster keeps them and tells.
+        """Jobs with that comment, or elements of an array with it, the first number first.
+
+        They include those that ended long ago, as far as the cluster keeps them and tells.
 
         Only the queue has to answer, which has every job that may still have nodes.
 
@@ -147,7 +149,7 @@ class Queue:
         for job in self._accounting("--name", name, "-S", "now-7days") or ():
             if job.comment == comment:
                 found.setdefault(job.id, job)
-        return sorted(found.values(), key=lambda job: int(job.id))
+        return sorted(found.values(), key=lambda job: int(parse.number_of(job)))
 
     def shown(self, job_id: str) -> tuple[Job, dict[str, str]] | None:
         """The job and all its fields from `scontrol show job`; None if Slurm does not know it. Raises Silent."""
