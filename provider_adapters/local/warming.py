@@ -16,7 +16,6 @@ from types import ModuleType
 from typing import Any
 
 from flowlite.node.forkserver import client, registry
-from flowlite.node.worker.environment import import_environment
 from flowlite.provider import Instance, LaunchIntent, Plan
 from flowlite.state import clock
 from provider_adapters.locked_record import LockedRecord
@@ -54,24 +53,14 @@ def spec_of(home: Path, plan: Plan, intent: LaunchIntent) -> dict[str, Any] | No
     if not agent or waits or plan.options.get("container"):
         # Its Python has to be installed or set up first; the first agent that has it starts the fork server.
         return None
-    function = call.get("kind") == "function"
-    forks = (function or "imports" in call) and call.get("start", "auto") != "spawn"
-    argv = () if function or not forks else call["argv"]
-    workers = plan.num_instances * int(intent.preload.get("processes_per_node", 1))
-    threads = max(1, (os.cpu_count() or 1) // workers)
-    environment = {
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
-        **(import_environment(python_of(plan.options)) if forks else {}),
-        **intent.preload.get("environment", {}),
-        "FLOW_HOME": str(home),
-    }
-    common = {
-        "task": intent.task_id,
-        "python": python_of(plan.options),
-        "imports": call.get("imports", ()) if forks else (),
-        "environment": environment,
-        "argv": argv,
-    }
+    common = client.of_call(
+        call,
+        task=intent.task_id,
+        python=python_of(plan.options),
+        workers=plan.num_instances * int(intent.preload.get("processes_per_node", 1)),
+        environment={**intent.preload.get("environment", {}), "FLOW_HOME": str(home)},
+    )
+    forks = client.forks_for(call)
     program, seconds = _as_shipped(Path(agent)), float(intent.preload.get("warm_seconds", 0.0))
     if seconds > 0 and forks and client.can_be_kept(None):
         spec: dict[str, Any] = program.make_kept_spec(
@@ -85,7 +74,7 @@ def spec_of(home: Path, plan: Plan, intent: LaunchIntent) -> dict[str, Any] | No
             **common,
             socket=socket_of(home, intent.task_id),
             log=str(home / "tasks" / intent.task_id / "warm.log"),
-            function=function and forks,
+            function=forks and call["kind"] == "function",
         )
     return {**spec, "program": agent}
 

@@ -10,11 +10,14 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flowlite.api.adapters import adapter
 from flowlite.bundle.agent_zip import build_agent_zip
+from flowlite.node.agent.forkserver_spec import Needs
+from flowlite.node.config.agent_config import AgentConfig, AttemptPaths
 from flowlite.node.forkserver import registry
 from flowlite.node.system import processes, runtime_dir
 from flowlite.provider import Instance, LaunchIntent, Plan
@@ -59,6 +62,65 @@ def test_it_runs_the_agent_of_its_own_home(
         warmed.terminate([node])
         # An agent program that is gone, as after the end of a test or an update.
         shutil.rmtree(home)
+
+
+FUNCTION = {"kind": "function", "imports": ["json"]}
+SCRIPT = {"kind": "command", "argv": [sys.executable, "-c", "print()"], "imports": []}
+
+
+@pytest.fixture
+def one_core(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This process may use one core of the machine."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    yield
+    os.sched_setaffinity(0, before)
+
+
+@pytest.mark.usefixtures("one_core")
+@pytest.mark.parametrize("seconds", [0.0, 60.0])
+@pytest.mark.parametrize(
+    "call",
+    [FUNCTION, SCRIPT, {**FUNCTION, "start": "spawn"}, {"kind": "command", "argv": ["true"]}],
+)
+def test_it_is_the_fork_server_that_an_agent_would_start(
+    homes: list[Path], call: dict[str, Any], seconds: float
+) -> None:
+    """With as many threads, too: numpy takes the number of threads when it is imported."""
+    home = homes[0]
+    preload = {
+        "agent": str(build_agent_zip(home).path),
+        "call": call,
+        "processes_per_node": 1,
+        "environment": {"A": "1"},
+        "warm_seconds": seconds,
+    }
+    plan = Plan("local", "this machine", 1, 1, options={"python": sys.executable})
+    spec = warming.spec_of(home, plan, LaunchIntent("one", "t", 1, plan.to_json(), preload=preload))
+    assert spec is not None
+    assert spec["environment"]["OMP_NUM_THREADS"] == "1"
+    paths = AttemptPaths(home / "nodes" / "n0" / "a1")
+    config = AgentConfig(
+        task="t",
+        name="n",
+        attempt=1,
+        instance="one-000",
+        roster=["one-000"],
+        processes_per_node=1,
+        call=call,
+        python=sys.executable,
+        environment={"A": "1", "FLOW_HOME": str(home)},
+        warm_seconds=seconds,
+        warm_socket=spec["socket"],
+    )
+    needs = Needs(config, paths, call)
+    agents = needs.kept_spec() if needs.keeps_warm else needs.warm_spec()
+    # The program is in the key, and the agent of this test runs from the source tree.
+    own = {"log", "key", "program", "most"}
+    assert {name: spec[name] for name in spec.keys() - own} == {
+        name: agents[name] for name in agents.keys() - own
+    }
 
 
 def test_a_node_is_not_kept_by_a_fork_server_that_is_dying(

@@ -5,16 +5,12 @@ Pure: it only reads the agent's configuration. `agent.py` acts on the answers.
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ..config.agent_config import AgentConfig, AttemptPaths
 from ..forkserver import client
 from ..quick_dataclass import dataclass
-from ..system import node_facts
-from ..worker.environment import import_environment
 from ..worker.worker_spec import read_secrets
 
 SETUP_RUN = "FLOWLITE_SETUP_RUN"
@@ -35,18 +31,12 @@ class Needs:
 
     def warm_spec(self) -> dict[str, Any]:
         """The spec of a fork server for this task only."""
-        config, call = self.config, self.call
-        function = call["kind"] == "function"
         shared = self.shared_socket is not None
         return client.make_spec(
-            task=config.task,
+            **self._of_call(),
             socket=self.shared_socket or client.socket_path(str(self.paths.home)),
-            python=config.python or sys.executable,
             log=str(self.paths.directory / "warm.log"),
-            imports=call.get("imports", ()) if self.forks else (),
-            environment=self._environment(),
-            function=function and self.forks,
-            argv=self._argv,
+            function=self.forks and self.call["kind"] == "function",
             idle=client.IDLE_AFTER_LAST if shared else 0.0,
         )
 
@@ -56,15 +46,13 @@ class Needs:
         Args:
             setup_run: The run of `setup=` that came before; a different run makes it a different fork server.
         """
-        config = self.config
+        config, found = self.config, self._of_call()
+        if setup_run:
+            found["environment"] |= {SETUP_RUN: setup_run}
         spec = client.make_kept_spec(
-            task=config.task,
-            python=config.python or sys.executable,
+            **found,
             seconds=config.warm_seconds,
-            imports=self.call.get("imports", ()),
-            environment={**self._environment(), **({SETUP_RUN: setup_run} if setup_run else {})},
             secrets=read_secrets(self.paths.secrets).keys(),
-            argv=self._argv,
         )
         return {**spec, "socket": config.warm_socket or spec["socket"]}
 
@@ -94,21 +82,7 @@ class Needs:
     @property
     def forks(self) -> bool:
         """Whether workers run in processes that are forked, with what they import."""
-        ready = self.call["kind"] == "function" or self._runs_script
-        return bool(ready and self.call.get("start") != "spawn")
-
-    @property
-    def _runs_script(self) -> bool:
-        return (
-            "imports" in self.call
-            and self.call["kind"] == "command"
-            and self.config.container is None
-        )
-
-    @property
-    def _argv(self) -> Sequence[str]:
-        """The command, if its Python is held before its script."""
-        return self.call["argv"] if self._runs_script and self.forks else ()
+        return client.forks_for(self.call, in_container=self.config.container is not None)
 
     @property
     def imports_nothing(self) -> bool:
@@ -124,12 +98,14 @@ class Needs:
         volumes = self.config.volumes
         return [str(each["path"]) for each in volumes if each.get("interface", "file") == "file"]
 
-    def _environment(self) -> dict[str, str]:
+    def _of_call(self) -> dict[str, Any]:
         config = self.config
         nodes_here = config.num_nodes if config.ports_dir is not None else 1
-        threads = max(1, node_facts.cores() // (nodes_here * config.processes_per_node))
-        given = os.environ.get("OMP_NUM_THREADS", str(threads))
-        found = {"OMP_NUM_THREADS": given}
-        if self.forks and config.container is None:
-            found |= import_environment(config.python)
-        return {**found, **config.environment}
+        return client.of_call(
+            self.call,
+            task=config.task,
+            python=config.python,
+            workers=nodes_here * config.processes_per_node,
+            environment=config.environment,
+            in_container=config.container is not None,
+        )

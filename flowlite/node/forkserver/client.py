@@ -18,10 +18,11 @@ import errno
 import json
 import os
 import socket
+import sys
 
 from ..config.python_command import NotForked
 from ..system import node_facts, peer_credentials, process_title, processes, runtime_dir
-from ..worker.environment import OWNERS, without_launchers
+from ..worker.environment import OWNERS, import_environment, without_launchers
 from . import compatibility, paused_python, registry
 
 TYPE_CHECKING = False
@@ -45,6 +46,43 @@ def socket_path(key: str) -> str:
 
     name = hashlib.sha256(os.fsencode(key)).hexdigest()[: registry.NAME_LENGTH]
     return os.path.join(runtime_dir.find(), name)
+
+
+def forks_for(call: Mapping[str, Any], *, in_container: bool = False) -> bool:
+    """Whether the workers of a call are forked from a process that has imported what they need."""
+    script = call.get("kind") == "command" and "imports" in call and not in_container
+    return (call.get("kind") == "function" or script) and call.get("start") != "spawn"
+
+
+def of_call(
+    call: Mapping[str, Any],
+    *,
+    task: str,
+    python: str,
+    workers: int,
+    environment: Mapping[str, str],
+    in_container: bool = False,
+) -> dict[str, Any]:
+    """Returns what a call says of its fork server, for `make_spec` and `make_kept_spec`.
+
+    Args:
+        python: The Python of the workers; "" for that of this process.
+        workers: The number of workers that share the cores of this machine.
+        environment: The user's `environment=`.
+        in_container: Whether the fork server runs in a container, which has paths of its own.
+    """
+    forks = forks_for(call, in_container=in_container)
+    threads = max(1, node_facts.cores() // workers)
+    variables = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}
+    if forks and not in_container:
+        variables |= import_environment(python)
+    return {
+        "task": task,
+        "python": python or sys.executable,
+        "imports": call.get("imports", ()) if forks else (),
+        "environment": {**variables, **environment},
+        "argv": call["argv"] if forks and call["kind"] == "command" else (),
+    }
 
 
 def make_spec(
