@@ -16,11 +16,12 @@ from types import ModuleType
 from typing import Any
 
 from flowlite.node.forkserver import client, registry
+from flowlite.node.system import trace
 from flowlite.provider import Instance, LaunchIntent, Plan
 from flowlite.state import clock
 from provider_adapters.locked_record import LockedRecord
 
-_PACKAGE = "flowlite_node"
+_PACKAGE, _SOURCE = "flowlite_node", "flowlite.node"
 # A kept node stays in the ledger longer than its fork server lives, for a launch that is repeated.
 _FORGET_SECONDS = 3600.0
 
@@ -61,8 +62,10 @@ def spec_of(home: Path, plan: Plan, intent: LaunchIntent) -> dict[str, Any] | No
         environment={**intent.preload.get("environment", {}), "FLOW_HOME": str(home)},
     )
     forks = client.forks_for(call)
-    program, seconds = _as_shipped(Path(agent)), float(intent.preload.get("warm_seconds", 0.0))
-    if seconds > 0 and forks and client.can_be_kept(None):
+    seconds = float(intent.preload.get("warm_seconds", 0.0))
+    is_kept = seconds > 0 and forks and client.can_be_kept(None)
+    program = _program(Path(agent), is_plain=not is_kept and not common["argv"])
+    if is_kept:
         spec: dict[str, Any] = program.make_kept_spec(
             **common,
             seconds=seconds,
@@ -81,7 +84,8 @@ def spec_of(home: Path, plan: Plan, intent: LaunchIntent) -> dict[str, Any] | No
 
 def start(spec: Mapping[str, Any], socket: str) -> None:
     """Starts the fork server on that socket, unless it runs already. Raises OSError."""
-    _as_shipped(Path(spec["program"])).begin({**spec, "socket": socket})
+    program = _program(Path(spec["program"]), is_plain=not spec["key"] and not spec["argv"])
+    program.begin({**spec, "socket": socket})
 
 
 def forget(socket: str) -> None:
@@ -166,6 +170,37 @@ class WarmNodes:
         sockets = {each["data"].get("warm_socket") for each in gone} - needed
         found = (registry.look(str(socket)) for socket in sockets)
         registry.end([each for each in found if each is not None])
+
+
+def _program(agent: Path, *, is_plain: bool) -> ModuleType:
+    """The module that starts fork servers, of the same code as the agent's zipapp, which was made just before.
+
+    To import it from there takes as long as a tenth of the supervisor's imports, and the nodes wait for it.
+
+    Args:
+        is_plain: Whether neither the key of the fork server nor its start depends on the place of that code.
+    """
+    return client if is_plain and _is_as_on_disk() else _as_shipped(agent)
+
+
+def _is_as_on_disk() -> bool:
+    """Whether the modules of a node that this process has imported have not changed on disk since it was started."""
+    began = trace.started_at()
+    imported = (
+        str(module.__file__)
+        for name, module in tuple(sys.modules.items())
+        if name.startswith(f"{_SOURCE}.") and getattr(module, "__file__", None)
+    )
+    try:
+        return began is not None and all(_last_change(path) < began for path in imported)
+    except OSError:
+        return False
+
+
+def _last_change(path: str) -> float:
+    status = os.stat(path)
+    # Installers may give a file the time at which it was packed, but not the time of the change of its status.
+    return max(status.st_mtime, status.st_ctime)
 
 
 def _as_shipped(agent: Path) -> ModuleType:

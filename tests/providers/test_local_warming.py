@@ -8,6 +8,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,31 @@ def test_it_is_the_fork_server_that_an_agent_would_start(
     assert {name: spec[name] for name in spec.keys() - own} == {
         name: agents[name] for name in agents.keys() - own
     }
+
+
+def test_its_start_imports_the_shipped_code_only_if_that_is_another_than_of_this_process(
+    homes: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = homes[0]
+    monkeypatch.setenv("FLOW_HOME", str(home))
+    warmed = adapter("local")
+    plan = Plan("local", "this machine", 1, 1, options={"max_tasks": 4})
+    agent = build_agent_zip(home).path
+    preload = {"agent": str(agent), "call": {"kind": "function", "imports": ["json"]}}
+
+    def started(task: str) -> str:
+        intent = LaunchIntent("one", task, 1, plan.to_json(), preload=preload)
+        (node,) = warmed.launch(intent)
+        (server,) = processes.marked({"FLOW_TASK_ID": task, "FLOW_HOME": str(home)})
+        command = Path(f"/proc/{server}/cmdline").read_text().split("\0")
+        warmed.terminate([node])
+        return command[command.index("warm") - 1]
+
+    assert started("t-same") == str(agent)
+    assert not [name for name in sys.modules if name.partition(".")[0] == "flowlite_node"]
+    monkeypatch.setattr(warming, "_last_change", lambda _: time.time())
+    assert started("t-changed") == str(agent)
+    assert str(agent) in str(sys.modules["flowlite_node.forkserver.client"].__file__)
 
 
 def test_a_node_is_not_kept_by_a_fork_server_that_is_dying(

@@ -323,7 +323,8 @@ def _start(spec: Mapping[str, Any]) -> None:
             executable = None
             # Variables that Python reads when it starts: PYTHONPATH, LD_LIBRARY_PATH, PYTHONHASHSEED.
             command = processes.own_command(
-                spec["python"], "warm", f"{path}.json", str(listener.fileno())
+                *(spec["python"], "warm", f"{path}.json", str(listener.fileno())),
+                program=spec.get("program", ""),
             )
             if (script := spec.get("script")) is not None:
                 executable, command = script["executable"], paused_python.command_line(script)

@@ -522,9 +522,15 @@ def own_place() -> tuple[str, str]:
     return above, package
 
 
-def own_command(python: str, *arguments: str, flags: Iterable[str] = ()) -> list[str]:
-    """Returns the command that runs a subcommand of this package, from the zipapp or from the source tree."""
+def own_command(
+    python: str, *arguments: str, flags: Iterable[str] = (), program: str = ""
+) -> list[str]:
+    """Returns the command that runs a subcommand of this package, from the zipapp or from the source tree.
+
+    `program` is a zipapp of the same code, to be run in place of the source tree.
+    """
     above, package = own_place()
+    above = program or above
     if os.path.isfile(above):
         return [python, *flags, above, *arguments]
     start = f"import sys; sys.path.insert(0, {above!r}); from {package}.__main__ import main; sys.exit(main())"
