@@ -59,6 +59,7 @@ def test_a_supervisor_imports_no_more_than_it_needs_to_begin() -> None:
     )
     assert "provider_adapters.local.provider" in found
     assert not found & {"importlib.metadata", "flowlite.settings.settings"}
+    assert not found & {"shutil", "tempfile", "flowlite.connect.ssh.half_open"}
 
 
 def test_a_command_that_submits_nothing_needs_no_models(flow_home: Path) -> None:
@@ -104,7 +105,7 @@ def test_an_agent_imports_no_more_than_it_needs_to_begin() -> None:
     found = modules_after(
         "import sys; import flowlite.node.agent.main, flowlite.node.rendezvous.server; print(*sys.modules)"
     )
-    assert not found & {"statistics", "fractions"}
+    assert not found & {"statistics", "fractions", "shutil", "tempfile"}
     assert not found & {"flowlite.node.preflight.gpu_health", "flowlite.node.leader_run.context"}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import selectors
-import shutil
 import signal
 import subprocess
 import sys
@@ -179,6 +178,9 @@ def _write(source: bytes | Path, target: Path, mode: int) -> None:
             with open(descriptor, "wb") as file:
                 file.write(source)
         elif not _link(source, partial, mode):
+            # Imported here, as it is seldom needed: large files are linked.
+            import shutil
+
             # Before it has any content: copyfile() would create it with the rights of the umask.
             os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
             shutil.copyfile(source, partial)

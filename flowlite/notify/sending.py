@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import tempfile
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
@@ -131,6 +130,9 @@ def _run(target: str, message: Message, directory: Path, seconds: float) -> None
         "FLOW_NOTIFY_TITLE": message.title,
         "FLOW_NOTIFY_TEXT": message.text,
     }
+    # Imported here, since every supervisor imports this module.
+    import tempfile
+
     with tempfile.TemporaryFile() as said:
         program = subprocess.Popen(
             ["sh", "-c", target],

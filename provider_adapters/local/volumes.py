@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,6 +72,8 @@ class Volumes:
         if not path.is_dir():
             raise NotFound(f"no volume {name!r} at the provider 'local'")
         try:
+            import shutil
+
             shutil.rmtree(path)
         except OSError as error:
             raise ProviderError(f"volume {name!r} cannot be deleted: {error}") from error

@@ -19,7 +19,6 @@ import hashlib
 import io
 import json
 import os
-import shutil
 import sys
 
 from ..system import atomic_files
@@ -69,6 +68,9 @@ def make(home: str, blobs: str, packs: list[str]) -> dict[str, Any]:
     wanted = {entry.sha256: entry.size for entry in manifest.files}
     if missing := lacking(blobs, wanted):
         return {"lacking": [[name, wanted[name]] for name in missing]}
+    # Imported here: a supervisor needs only the names in this module.
+    import shutil
+
     partial = os.path.join(home, f".{PROJECT}-{os.urandom(4).hex()}.part")
     try:
         damaged = _fill(partial, manifest, blobs)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -48,8 +47,13 @@ def path_with_scontrol(
     """
     # A Python that is held before its script has its PATH already.
     plain = call["kind"] == "command" and not {"batch", "imports"} & call.keys()
-    real = shutil.which("scontrol", path=path) if path and variables.get("SLURM_JOB_ID") else None
-    if not plain or real is None:
+    if not (plain and path and variables.get("SLURM_JOB_ID")):
+        return path
+    # Imported here, since every agent imports this module.
+    from shutil import which
+
+    real = which("scontrol", path=path)
+    if real is None:
         return path
     directory = attempt / _DIRECTORY
     directory.mkdir(mode=0o700, exist_ok=True)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowlite.connect.ssh import half_open
 from flowlite.errors import FlowError, LeaseLost, StoreError
 from flowlite.node.system import process_title, processes, trace
 from flowlite.provider import provider_of_task
@@ -72,11 +71,18 @@ def main() -> None:
             break
         handed.begin(home)
         task_id, launches = handed.task_id, True
-    half_open.leave_all()
+    _leave_hosts()
     with contextlib.suppress(OSError):
         sys.stderr.flush()
     # Threads that wait for a node that does not answer must not delay the exit.
     os._exit(code)
+
+
+def _leave_hosts() -> None:
+    """Ends the connections to hosts, if there were any."""
+    half_open = sys.modules.get("flowlite.connect.ssh.half_open")
+    if half_open is not None:
+        half_open.leave_all()
 
 
 def _begin_anew(task_id: str, home: Path, launches: bool) -> None:
@@ -84,7 +90,7 @@ def _begin_anew(task_id: str, home: Path, launches: bool) -> None:
     say(
         "the files of flowlite have changed since this supervisor was started; it begins anew with them"
     )
-    half_open.leave_all()
+    _leave_hosts()
     argv = command([task_id] if launches else [task_id, NO_LAUNCH])
     with contextlib.suppress(OSError):
         os.execve(argv[0], argv, {**environment(home), _ANEW: str(code_on_disk.last_change())})
