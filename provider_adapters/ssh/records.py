@@ -54,28 +54,35 @@ class Records:
 
     def read(self, task_id: str) -> Entries:
         """The hosts of a task, by key."""
+        return self._read(task_id)[1]
+
+    def _read(self, task_id: str, marked: bytes = b"") -> tuple[bytes, Entries]:
+        """The content of a task's file, and the hosts in it; none if the content lacks `marked`."""
         path = self._path(task_id)
         try:
-            return dict(json.loads(path.read_bytes())["hosts"])
+            content = path.read_bytes()
+            return content, dict(json.loads(content)["hosts"]) if marked in content else {}
         except FileNotFoundError:
-            return {}
+            return b"", {}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ProviderError(
                 f"{path} cannot be read ({error}). It says which hosts the task {task_id} has: look with "
                 "`flow hosts list` for what is leased, and remove the file when nothing is"
             ) from error
 
-    def of_all(self, but: str = "") -> dict[str, Entries]:
+    def of_all(self, but: str = "", *, state: str | None = None) -> dict[str, Entries]:
         """The hosts of all tasks, by task. A damaged record is left out, so that it stops no other task.
 
         Args:
             but: A task whose record is not read.
+            state: Tasks without a host in this state may be left out. Their records are not parsed.
         """
+        marked = b"" if state is None else json.dumps(state).encode()
         found: dict[str, Entries] = {}
         for task in [each for each in self.tasks() if each != but]:
             with suppress(ProviderError):
-                entries = self.read(task)
-                if all(map(_is_entry, entries.values())):
+                _, entries = self._read(task, marked)
+                if entries and all(map(_is_entry, entries.values())):
                     found[task] = entries
         return found
 
@@ -97,15 +104,13 @@ class Records:
             lock = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            entries = self.read(task_id)
-            before = json.dumps(entries)
+            before, entries = self._read(task_id)
             yield entries
-            after = json.dumps(entries)
             with _explained(path):
                 if not entries:
                     path.unlink(missing_ok=True)
-                elif after != before:
-                    write_atomically(path, json.dumps({"hosts": entries}))
+                elif (after := json.dumps({"hosts": entries}).encode()) != before:
+                    write_atomically(path, after)
         finally:
             os.close(lock)
 
@@ -154,7 +159,7 @@ class Records:
         long_ago = clock.now() - _REMEMBER_SECONDS
         return [
             entry
-            for entries in self.of_all().values()
+            for entries in self.of_all(state=LEFT).values()
             for entry in entries.values()
             if entry["state"] == LEFT and not _is_old(entry, long_ago)
         ]
@@ -170,7 +175,7 @@ class Records:
     def prune(self) -> None:
         """Removes hosts that were given up long ago: what ran there has ended by itself."""
         long_ago = clock.now() - _REMEMBER_SECONDS
-        for task, kept in self.of_all().items():
+        for task, kept in self.of_all(state=LEFT).items():
             if any(_is_old(entry, long_ago) for entry in kept.values()):
                 with self.change(task) as entries:
                     for key in [k for k, entry in entries.items() if _is_old(entry, long_ago)]:

@@ -52,7 +52,7 @@ class WarmHosts:
         now = clock.now()
         return {
             key
-            for entries in self._records.of_all().values()
+            for entries in self._records.of_all(state=records.WARM).values()
             for key, entry in entries.items()
             if entry["state"] == records.WARM and entry["until"] > now
         }
@@ -94,7 +94,7 @@ class WarmHosts:
 
     def _forget_old(self) -> None:
         now = clock.now()
-        for task, kept in self._records.of_all().items():
+        for task, kept in self._records.of_all(state=records.WARM).items():
             if any(each.get("until", now) < now for each in kept.values()):
                 with self._records.change(task) as entries:
                     for key, entry in list(entries.items()):

@@ -161,3 +161,52 @@ def test_warm_hosts_are_read_and_taken_over_at_once(tmp_path: Path) -> None:
         assert keeping.still(warm) == warm[:1]
         found.append((kept.reads, kept.changes))
     assert found[0] == found[1]
+
+
+def test_a_record_is_encoded_once_for_a_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record of a large gang is long."""
+    kept = Records(tmp_path)
+    encoded: list[object] = []
+    encode = json.dumps
+
+    def noting(value: object) -> str:
+        encoded.append(value)
+        return encode(value)
+
+    monkeypatch.setattr(json, "dumps", noting)
+    with kept.change("t1") as entries:
+        entries["a"] = {"state": TAKEN}
+    with kept.change("t1") as entries:
+        assert entries.pop("b", None) is None
+    assert encoded == [{"hosts": {"a": {"state": TAKEN}}}] * 2
+    path = tmp_path / "tasks" / "t1.json"
+    before = path.stat().st_ino
+    with kept.change("t1"):
+        pass
+    assert path.stat().st_ino == before
+    with kept.change("t1") as entries:
+        entries.clear()
+    assert not path.exists()
+    assert len(encoded) == 3
+
+
+def test_only_records_that_name_a_state_are_parsed_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A launch asks which hosts were given up, while the records of all tasks name hundreds that are in use."""
+    left = {"state": LEFT, "left_at": clock.now(), "instance": {}}
+    record(tmp_path, "taken", {"a": TAKEN, "b": ASKED})
+    record(tmp_path, "warm", {"c": WARM})
+    (tmp_path / "tasks" / "left.json").write_text(json.dumps({"hosts": {"d": left}}))
+    parsed: list[bytes] = []
+    parse = json.loads
+
+    def noting(content: bytes) -> Any:
+        parsed.append(content)
+        return parse(content)
+
+    monkeypatch.setattr(json, "loads", noting)
+    assert Records(tmp_path).left() == [left]
+    assert parsed == [(tmp_path / "tasks" / "left.json").read_bytes()]
