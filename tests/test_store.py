@@ -230,6 +230,33 @@ def test_an_instance_is_decoded_again_when_its_row_has_changed(
     assert [each.ended_at for each in store.instances("t1")] == [None, 20.0, None]
 
 
+def test_of_many_instances_a_snapshot_encodes_those_that_have_changed(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is written at each change of the task, and each machine's row is long."""
+    store.create_task(task())
+    lease = leased(store)
+    (store.path.parent / "tasks" / "t1").mkdir(parents=True)
+    (store.path.parent / "tasks" / "t1" / "config.json").touch()
+    names = [f"node{number:02d}" for number in range(30)]
+    store.put_instances(lease, [replace(INSTANCE, id=name) for name in names])
+    encoded: list[object] = []
+    encode = json.dumps
+
+    def noting(value: object) -> str:
+        encoded.append(value)
+        return encode(value)
+
+    monkeypatch.setattr(json, "dumps", noting)
+    store.transition(lease, "starting", "")
+    # The row of the task.
+    assert len(encoded) < len(names)
+    store.put_instances(lease, [replace(INSTANCE, id=names[1], ended_at=20.0)])
+    ((copy,), _) = snapshots.read_all(store.path.parent)
+    assert [row["id"] for row in copy.rows["instances"]] == names
+    assert copy.rows["instances"][1]["ended_at"] == 20.0
+
+
 def _fields(record: InstanceRecord) -> dict[str, object]:
     return {name: getattr(record, name) for name in record.__dataclass_fields__}
 

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import NoneType
 from typing import Any, TypeVar, cast
 
@@ -63,7 +63,7 @@ def read_row(kind: type[_Record], row: sqlite3.Row) -> _Record:
     return _read(kind, dict(row))
 
 
-@functools.lru_cache(maxsize=1024, typed=True)
+@functools.lru_cache(maxsize=4096, typed=True)
 def _read_instance(columns: tuple[str, ...], *values: Any) -> InstanceRecord:
     row = dict(zip(columns, values, strict=True))
     found = _read(InstanceRecord, row)
@@ -86,6 +86,33 @@ def _read(kind: type[_Record], row: Mapping[str, Any]) -> _Record:
         _check_candidates(values["candidates"], values["candidate"])
         _check_tried(values["tried"], len(values["candidates"]))
     return kind(**values)
+
+
+def row_text(kind: type, row: sqlite3.Row) -> str:
+    """Returns a row that `read_row` reads as a JSON object. What is stored as JSON is taken as it is."""
+    values = (row[name] for name in field_names(kind))
+    if kind is InstanceRecord:
+        # Of a large gang, few rows change at a time.
+        return _instance_text(*values)
+    return _object_text(kind, values)
+
+
+def record_text(record: TaskRecord) -> str:
+    """Returns what `row_text` returns for the row of this record."""
+    kind: type = type(record)
+    return _object_text(kind, (encode(name, getattr(record, name)) for name in field_names(kind)))
+
+
+@functools.lru_cache(maxsize=4096, typed=True)
+def _instance_text(*values: Any) -> str:
+    return _object_text(InstanceRecord, values)
+
+
+def _object_text(kind: type, values: Iterable[Any]) -> str:
+    named = dict(zip(field_names(kind), values, strict=True))
+    plain = {name: value for name, value in named.items() if name not in JSON_FIELDS}
+    stored = [f', "{name}": {named[name]}' for name in named if name in JSON_FIELDS]
+    return f"{json.dumps(plain)[:-1]}{''.join(stored)}}}"
 
 
 def encode(name: str, value: Any) -> Any:

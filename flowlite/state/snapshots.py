@@ -7,15 +7,13 @@ reads snapshots.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.system.atomic_files import write_atomically
-from flowlite.provider.json_value import field_names
-from flowlite.state.records import InstanceRecord, Intent, TaskRecord
 
 NAME = "rows.json"
 
@@ -28,27 +26,18 @@ class Snapshot:
     rows: dict[str, list[dict[str, Any]]]
 
 
-def write(
-    home: Path, task: TaskRecord, instances: Sequence[InstanceRecord], intents: Sequence[Intent]
-) -> None:
+def write(home: Path, task_id: str, rows: Mapping[str, Sequence[str]]) -> None:
     """Replaces the snapshot of a task.
 
     None is written if the task has no directory. If the disk is full, the older one stays.
+
+    Args:
+        rows: The rows by table, each a JSON object (`rows.row_text`).
     """
-    rows: dict[str, Sequence[TaskRecord | InstanceRecord | Intent]] = {
-        "tasks": [task],
-        "instances": instances,
-        "intents": intents,
-    }
-    body = {name: [_columns(row) for row in found] for name, found in rows.items()}
+    tables = (f'"{name}": [{", ".join(found)}]' for name, found in rows.items())
+    body = f"{{{', '.join(tables)}}}"
     with suppress(OSError):
-        write_atomically(home / "tasks" / task.id / NAME, json.dumps(body).encode())
-
-
-def _columns(row: TaskRecord | InstanceRecord | Intent) -> dict[str, Any]:
-    """The columns of a row. Unlike `dataclasses.asdict`, it copies no values, which are JSON and only written."""
-    kind: type = type(row)
-    return {name: getattr(row, name) for name in field_names(kind)}
+        write_atomically(home / "tasks" / task_id / NAME, body)
 
 
 def read_all(home: Path) -> tuple[list[Snapshot], list[str]]:

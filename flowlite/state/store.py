@@ -33,7 +33,16 @@ from flowlite.state.records import (
     TaskRecord,
     UnfinishedTask,
 )
-from flowlite.state.rows import KEYS, TABLES, RowDamaged, encode, insert_row, read_row
+from flowlite.state.rows import (
+    KEYS,
+    TABLES,
+    RowDamaged,
+    encode,
+    insert_row,
+    read_row,
+    record_text,
+    row_text,
+)
 
 __all__ = [
     "FINAL_STATES",
@@ -116,15 +125,21 @@ class Store:
         values = {name: getattr(task, name) for name in _TASK_FIELDS}
         with self._database.write() as db:
             insert_row(db, "tasks", values)
-        snapshots.write(self.path.parent, task, (), ())
+        rows: dict[str, list[str]] = {"tasks": [record_text(task)], "instances": [], "intents": []}
+        snapshots.write(self.path.parent, task.id, rows)
 
     def get_task(self, task_id: str) -> TaskRecord:
         """Returns the task with that id. Raises NotFound."""
+        return self._one(TaskRecord, self._task_row(task_id))
+
+    def _task_row(self, task_id: str) -> sqlite3.Row:
         with self._database.read() as db:
-            row = db.execute("SELECT * FROM tasks WHERE id = ?", (task_id,)).fetchone()
+            row: sqlite3.Row | None = db.execute(
+                "SELECT * FROM tasks WHERE id = ?", (task_id,)
+            ).fetchone()
         if row is None:
             raise NotFound(f"no task {task_id!r}; `flow status` lists the tasks")
-        return self._one(TaskRecord, row)
+        return row
 
     def task_ids(self) -> set[str]:
         """Returns the ids of all tasks, including those whose rows are otherwise damaged."""
@@ -345,13 +360,15 @@ class Store:
         with self._database.write() as db:
             _check_lease(db, lease)
             _put_instances(db, instances)
-        self._write_snapshot(lease)
+        self._write_snapshot(lease.task_id)
 
     def instances(self, task_id: str | None = None) -> list[InstanceRecord]:
         """Returns the instances of one task by node rank, or of all tasks."""
+        return self._readable(InstanceRecord, self._instance_rows(task_id))
+
+    def _instance_rows(self, task_id: str | None) -> list[sqlite3.Row]:
         where, values = ("1", []) if task_id is None else ("task_id = ?", [task_id])
-        rows = self._rows(InstanceRecord, where, values, "launched_at, node_rank, id")
-        return self._readable(InstanceRecord, rows)
+        return self._rows(InstanceRecord, where, values, "launched_at, node_rank, id")
 
     def charged_instances(self) -> dict[str, list[InstanceRecord]]:
         """Returns the instances of all tasks that cost something, by task. Damaged rows count as such."""
@@ -423,14 +440,14 @@ class Store:
                     "created_at": self._now(),
                 }
                 insert_row(db, "intents", values)
-        self._write_snapshot(lease)
+        self._write_snapshot(lease.task_id)
 
     def settle_intent(self, lease: Lease, token: str, state: str) -> None:
         """Records the result of an intent: "done", "refused" or "undone"."""
         with self._database.write() as db:
             _check_lease(db, lease)
             _settle(db, token, state)
-        self._write_snapshot(lease)
+        self._write_snapshot(lease.task_id)
 
     def delete_intents(self, lease: Lease, tokens: Sequence[str]) -> None:
         """Deletes intents of the leased task that have come to nothing."""
@@ -442,12 +459,14 @@ class Store:
                 db.execute(
                     "DELETE FROM intents WHERE token = ? AND task_id = ?", (token, lease.task_id)
                 )
-        self._write_snapshot(lease)
+        self._write_snapshot(lease.task_id)
 
     def intents(self, task_id: str) -> list[Intent]:
         """Returns the intents of a task, oldest first."""
-        rows = self._rows(Intent, "task_id = ?", [task_id], "created_at")
-        return self._readable(Intent, rows)
+        return self._readable(Intent, self._intent_rows(task_id))
+
+    def _intent_rows(self, task_id: str) -> list[sqlite3.Row]:
+        return self._rows(Intent, "task_id = ?", [task_id], "created_at")
 
     def launch_times(self, task_id: str) -> list[tuple[str, str, float]]:
         """Token, state and time of each launch of a task, without its plan, which may name a thousand hosts."""
@@ -532,26 +551,29 @@ class Store:
             if updates:
                 _remove_later_alike(db, lease.task_id, kind, text, data)
             _add_event(db, lease.task_id, kind, text, data)
-        self._write_snapshot(lease)
+        self._write_snapshot(lease.task_id)
 
     def events(self, task_id: str) -> list[Event]:
         """Returns the task's history, oldest first."""
         rows = self._rows(Event, "task_id = ?", [task_id], "seq")
         return self._readable(Event, rows)
 
-    def _write_snapshot(self, lease: Lease) -> None:
+    def _write_snapshot(self, task_id: str) -> None:
         """Writes the snapshot of the leased task.
 
         Only the holder of the lease writes it, so an older snapshot never replaces a newer one.
         """
-        task_id = lease.task_id
         with suppress(StoreError):
-            snapshots.write(
-                self.path.parent,
-                self.get_task(task_id),
-                self.instances(task_id),
-                self.intents(task_id),
-            )
+            rows: dict[str, tuple[type, list[sqlite3.Row]]] = {
+                "tasks": (TaskRecord, [self._task_row(task_id)]),
+                "instances": (InstanceRecord, self._instance_rows(task_id)),
+                "intents": (Intent, self._intent_rows(task_id)),
+            }
+            texts = {
+                name: [row_text(kind, row) for row in found if self._is_readable(kind, row)]
+                for name, (kind, found) in rows.items()
+            }
+            snapshots.write(self.path.parent, task_id, texts)
 
     # Reading rows that may be damaged
 
@@ -588,6 +610,9 @@ class Store:
                 if not self._skip_damaged:
                     raise
         return found
+
+    def _is_readable(self, kind: type, row: sqlite3.Row) -> bool:
+        return bool(self._readable(kind, [row]))
 
     def _one(self, kind: type[_Row], row: sqlite3.Row) -> _Row:
         try:
