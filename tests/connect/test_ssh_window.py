@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -80,3 +81,27 @@ def test_a_full_window_is_none_of_it(pair: tuple[Transport, paramiko.Transport])
     assert _send(server, theirs, whole, errors=False) == whole
     eventually(lambda: len(channel.in_buffer) == whole)
     assert client.is_active()
+
+
+def test_what_has_come_is_read_at_once(
+    pair: tuple[Transport, paramiko.Transport], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message has a head and a body. For each of them the system would be asked twice."""
+    client, server = pair
+    channel = client.ask_channel("session")
+    theirs = server.accept(60)
+    assert theirs is not None
+    packets: Any = client.packetizer
+    calls: list[int] = []
+    receive = packets._Packetizer__socket._receive
+
+    def noting(size: int) -> bytes:
+        found: bytes = receive(size)
+        calls.append(len(found))
+        return found
+
+    monkeypatch.setattr(packets._Packetizer__socket, "_receive", noting)
+    for number in range(20):
+        theirs.sendall(b"%02d" % number)
+        assert channel.recv(2) == b"%02d" % number
+    assert len(calls) <= 21

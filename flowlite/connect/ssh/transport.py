@@ -39,6 +39,8 @@ _PROXY_SECONDS = 2.0
 _SOON_SECONDS = 10.0
 # As in OpenSSH. Data of channels comes in packets of 32 KiB.
 _LARGEST_PACKET = 256 * 1024
+# Two packets of data.
+_READ_AHEAD = 64 * 1024
 
 # Lower its level to debug; errors reach the user as exceptions.
 LOG = "flowlite.ssh"
@@ -48,6 +50,19 @@ if logging.getLogger(LOG).level == logging.NOTSET:
 
 class _HostSilent(EOFError):
     """The host did not answer for too long."""
+
+
+class _ReadAhead:
+    """A socket for a packetizer. It returns all that has come, also if fewer bytes are asked for."""
+
+    def __init__(self, sock: Any) -> None:
+        self._receive = sock.recv
+        self.send = sock.send
+        self.close = sock.close
+
+    def recv(self, size: int) -> bytes:
+        found: bytes = self._receive(max(size, _READ_AHEAD))
+        return found
 
 
 class _Packets(paramiko.packet.Packetizer):
@@ -61,6 +76,14 @@ class _Packets(paramiko.packet.Packetizer):
     data = 0
     before_greeting = ""
     _handshake_until: float | None = None
+
+    def __init__(self, sock: Any) -> None:
+        reading: Any = _ReadAhead(sock)
+        super().__init__(reading)
+        self._sock = sock
+        # What has come and was not asked for yet begins at `_begin`.
+        self._came = b""
+        self._begin = 0
 
     # paramiko starts a thread for each handshake to notice that it takes too long.
 
@@ -79,7 +102,15 @@ class _Packets(paramiko.packet.Packetizer):
         if n > _LARGEST_PACKET:
             # paramiko would read on, and hold it all.
             raise paramiko.SSHException(f"it sends a packet of {n:,} bytes")
-        return super().read_all(n, check_rekey)
+        # A message is read in two or three parts, each of which would take two calls of the system.
+        end = self._begin + n
+        if end > len(self._came):
+            rest = self._came[self._begin :]
+            self._came, self._begin, end = b"", 0, n
+            # It reads until it has at least as much.
+            self._came = rest + super().read_all(n - len(rest), check_rekey and not rest)
+        begin, self._begin = self._begin, end
+        return self._came[begin:end]
 
     def readline(self, timeout: float) -> str:
         line: str = super().readline(timeout)
@@ -99,7 +130,7 @@ class _Packets(paramiko.packet.Packetizer):
         return message
 
     def close(self) -> None:
-        half_open.leave(getattr(self, "_Packetizer__socket", None), self.ends)
+        half_open.leave(self._sock, self.ends)
         super().close()
 
     def _check_keepalive(self) -> None:
