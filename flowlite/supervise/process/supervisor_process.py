@@ -23,13 +23,17 @@ _IMPORT_SECONDS = 60.0
 # Variables of a surrounding task, which do not apply to the task of the new supervisor.
 _NOT_INHERITED = frozenset({"FLOW_TASK_ID", "FLOW_TASK_NAME", "FLOW_NODE_RANK", "FLOW_ATTEMPT"})
 
+# New objects after which a supervisor's garbage collector looks for some to free. It finds little, and would look many
+# times through what is kept for each node of a large gang.
+_NEW_OBJECTS = 10_000
 # asyncio imports ssl, which takes long and is not needed here; adapters that need it can still import it. The garbage
 # collector does not run meanwhile: it would look through what is imported again and again, and find nothing.
 _PROGRAM = (
     f"import gc; gc.disable(); {importing('sys.argv.pop()')}"
     "sys.modules['ssl'] = None; import asyncio; del sys.modules['ssl']; "
     "from flowlite.supervise.process.early import begin; begin(); "
-    "from flowlite.supervise.process.main import main; gc.freeze(); gc.enable(); main()"
+    "from flowlite.supervise.process.main import main; "
+    f"gc.freeze(); gc.set_threshold({_NEW_OBJECTS}); gc.enable(); main()"
 )
 
 
