@@ -75,7 +75,13 @@ class Ending:
         """Ends all that a launch has created. The listing shows when it is gone. Raises ProviderError."""
         ledger = self._place.ledger
         with ledger.hold(launch.token):
-            ledger.note(launch.token, ending=True)
+            try:
+                ledger.note(launch.token, ending=True)
+            except ProviderError:
+                # The disk may be full. What is known of it is charged, and ended all the same.
+                for fid in launch.ids:
+                    self.end_bid(launch, fid)
+                raise
             self._submission.settle(launch, repeat=False)
             found = self._submission.confirm(ledger.read(launch.token) or launch)
             for fid in found.ids:

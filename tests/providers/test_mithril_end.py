@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import subprocess
 import sys
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -197,6 +199,23 @@ def test_a_bid_that_cannot_be_ended_does_not_keep_others_from_it(paper: Paper) -
     paper.cloud.clear_faults()
     paper.provider.terminate(bids)
     assert paper.live() == []
+
+
+def test_a_bid_is_ended_though_the_disk_is_full(
+    paper: Paper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is charged until then. That it ends cannot be written down, so that it is ended again later."""
+    found = paper.launch(paper.intend(2))
+
+    def full(path: Path, text: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as here:
+        here.setattr("provider_adapters.rented.ledger.write_durably", full)
+        with pytest.raises(ProviderError, match="No space left on device"):
+            paper.provider.terminate(found)
+        assert paper.live() == []
+    paper.end()
 
 
 # The listing

@@ -1,4 +1,4 @@
-"""Ends the nodes of a task whose store is lost for good. No other process could find them."""
+"""Ends the nodes of a task whose store is lost for good, or cannot be written after the task was cancelled."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ async def end_nodes(
     threads: Threads,
     listed: Callable[[], list[Instance]],
     known: Iterable[Instance],
-) -> None:
+) -> bool:
     """Terminates the task's instances until the provider lists none.
 
-    After 10 minutes, logs the ids of those left and returns.
+    After 10 minutes, logs the ids of those left and returns False.
     """
     ending = {instance.id: instance for instance in known}
     deadline, pause = clock.monotonic() + _END_SECONDS, 0.5
@@ -35,12 +35,12 @@ async def end_nodes(
                 await threads.run(provider.terminate, list(ending.values()))
             left = await threads.run(listed)
             if not left:
-                return
+                return True
         except (FlowError, OSError) as error:
             say(f"the nodes cannot be ended, trying again: {error}")
         if clock.monotonic() > deadline:
             names = ", ".join(instance.id for instance in left) or "what it has"
             say(f"left to their own deadline: {names}")
-            return
+            return False
         await asyncio.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)

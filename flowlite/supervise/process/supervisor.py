@@ -73,7 +73,8 @@ from flowlite.supervise.waiting import wait_for_event, wait_until
 Value = TypeVar("Value")
 
 _GUARD_EVERY = 0.5
-# The agents end their workers at the deadline themselves. After this many seconds more, the supervisor does.
+# The agents end their workers at the deadline themselves. After this many seconds more, the supervisor does. So it does
+# with those of a cancelled task that it cannot follow.
 _DEADLINE_SLACK = 15.0
 _STORE_PAUSE = 2.0
 # How often a provider that cannot be asked is retried, with growing pauses. There is no limit when nodes are ended, and
@@ -132,6 +133,7 @@ class Supervisor:
         self._threads = Threads()
         self._journal = Journal(store, lease, record, redact.of_file(self._paths.secrets))
         self._cancelled = asyncio.Event()
+        self._cancelled_at = 0.0
         self._attempt: Attempt | None = None
         self._growing: Growth | None = None
         self._spent = ""
@@ -181,7 +183,7 @@ class Supervisor:
             LeaseLost: Another supervisor has taken over.
         """
         if self._record.cancel_requested_at is not None:
-            self._cancelled.set()
+            self._hear_cancellation()
         watches = [
             asyncio.create_task(watch)
             for watch in (
@@ -225,11 +227,43 @@ class Supervisor:
                 # Most likely the disk is full. The gang runs on meanwhile, and nothing is done that is not recorded
                 # first.
                 say(f"the store cannot be used, trying again: {error}")
-                await self._pause(_STORE_PAUSE)
+                await self._wait_for_store()
                 with suppress(StoreError):
                     self._journal.reload()
                     # If only another file cannot be written, the store can still tell the user.
                     self._journal.waiting(str(error))
+
+    async def _wait_for_store(self) -> None:
+        """Waits until the store can be written, or until there is something to do without it.
+
+        The nodes are not asked anything meanwhile. Agents whose gang has ended stay for as long as a supervisor talks
+        to them, and so do their machines, which are charged.
+        """
+        ended = False
+        while True:
+            await self._pause(_STORE_PAUSE)
+            try:
+                self._leading.renew()
+                return
+            except LeaseLost:
+                raise
+            except StoreDamaged:
+                return
+            except StoreError as error:
+                if ended or not self._cancelled.is_set():
+                    continue
+                if not (self._is_dear and self._should_have_stopped()):
+                    # The next attempt passes the cancellation on to the ranks.
+                    return
+                # Whoever leads the task after this supervisor would end them, too.
+                say(f"the nodes of the cancelled task are ended unrecorded: {error}")
+                self._leading.make_sure_of_it()
+                ended = await self._end_without_record()
+
+    def _should_have_stopped(self) -> bool:
+        """Whether the ranks of a cancelled task have had the time that they may take to stop."""
+        since = clock.monotonic() - self._cancelled_at
+        return since > self._asked.time_to_stop + _DEADLINE_SLACK
 
     async def _go_on(self) -> None:
         """Advances the task by one step, and records what prevented it. Raises StoreError."""
@@ -273,14 +307,20 @@ class Supervisor:
         """Stops everything in progress once the store is lost for good, so that the main loop notices."""
         if not self._store_is_gone:
             self._store_is_gone = True
-            self._cancelled.set()
+            self._hear_cancellation()
             self._stop_attempt("cancel", "the store of the task is gone")
 
     async def _leave(self, error: StoreError) -> None:
         """Ends the nodes without the store. No other process could."""
         say(f"the nodes are ended, and so is this supervisor: {error}")
+        await self._end_without_record()
+
+    async def _end_without_record(self) -> bool:
+        """Ends the nodes although the store cannot be written. Returns whether none is left."""
         known = [*self._fresh, *self._instances_known]
-        await store_loss.end_nodes(self._provider, self._threads, self._provisioner.listed, known)
+        return await store_loss.end_nodes(
+            self._provider, self._threads, self._provisioner.listed, known
+        )
 
     async def _after_trouble(self, error: Exception) -> None:
         """Waits before the next try after an error. Fails the task after too many, unless its nodes are being ended."""
@@ -873,10 +913,14 @@ class Supervisor:
 
     def _cancel(self) -> None:
         if not self._cancelled.is_set():
-            self._cancelled.set()
+            self._hear_cancellation()
             with suppress(StoreError):
                 self._journal.cancelling()
         self._stop_attempt("cancel", "cancelled")
+
+    def _hear_cancellation(self) -> None:
+        self._cancelled_at = clock.monotonic()
+        self._cancelled.set()
 
     def _stop_attempt(self, kind: str, reason: str) -> None:
         """Requests the end of the attempt that runs. A gang that ends does not grow any more."""

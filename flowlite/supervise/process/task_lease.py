@@ -68,6 +68,15 @@ class TaskLease:
         if clock.now() > self._until:
             self._renew()
 
+    def make_sure_of_it(self) -> None:
+        """Raises LeaseLost if another supervisor has taken over. Needs no room on the disk."""
+        self._store.make_sure_of(self._lease)
+
+    def renew(self) -> None:
+        """Renews the lease. Raises LeaseLost, or StoreError if the store cannot be written."""
+        self._store.renew_lease(self._lease, LEASE_SECONDS)
+        self._until = clock.now() + LEASE_SECONDS
+
     async def watch(
         self,
         cancel: Callable[[], None],
@@ -113,8 +122,7 @@ class TaskLease:
 
     def _renew(self) -> None:
         try:
-            self._store.renew_lease(self._lease, LEASE_SECONDS)
-            self._until = clock.now() + LEASE_SECONDS
+            self.renew()
         except LeaseLost:
             raise
         except StoreError as error:
