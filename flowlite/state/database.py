@@ -6,11 +6,9 @@ waiting). It is durable before it returns (`synchronous=FULL`). In WAL mode, rea
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
 import threading
-import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,12 +16,11 @@ from pathlib import Path
 
 from flowlite.errors import StoreDamaged, StoreError
 from flowlite.node.mount_namespace.mounts import is_shared
-from flowlite.node.system import trace
+from flowlite.node.system import file_lock, trace
 from flowlite.settings.flow_home import why_not_writable
 from flowlite.state import backups, one_machine
 
 BUSY_TIMEOUT_SECONDS = 30.0
-_LOCK_PAUSE = 0.02
 # SQLite's `-shm`. Where there is no room for it, even reading fails, and the error says nothing of that.
 _LOG_INDEX_BYTES = 32 << 10
 # The longest that a fork waits for other threads to leave a database, in seconds.
@@ -354,13 +351,10 @@ def alone_with(path: Path) -> Iterator[None]:
     except OSError as error:
         raise StoreError(f"{lock}: {error.strerror}: make the directory writable") from error
     try:
-        deadline = time.monotonic() + BUSY_TIMEOUT_SECONDS
-        while not _locked(descriptor):
-            if time.monotonic() > deadline:
-                raise StoreError(
-                    f"{lock}: another process has held it for over {BUSY_TIMEOUT_SECONDS:.0f} s; try again"
-                )
-            time.sleep(_LOCK_PAUSE)
+        if not file_lock.wait(lambda: file_lock.take(descriptor), BUSY_TIMEOUT_SECONDS):
+            raise StoreError(
+                f"{lock}: another process has held it for over {BUSY_TIMEOUT_SECONDS:.0f} s; try again"
+            )
         yield
     finally:
         os.close(descriptor)
@@ -402,14 +396,6 @@ def _identity(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
-
-
-def _locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _secure(path: Path) -> None:

@@ -14,7 +14,6 @@ name, or by looking for that name at the cloud. Every change is on disk, directo
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import io
 import json
@@ -30,6 +29,7 @@ from typing import Any
 
 from flowlite.errors import ProviderError
 from flowlite.node.quick_dataclass import dataclass
+from flowlite.node.system import file_lock
 from flowlite.provider import Instance
 from flowlite.settings.provider_settings import Keys, ProviderSettings
 from flowlite.state import clock
@@ -368,21 +368,26 @@ class Ledger:
         return launch
 
     def _lock(self, path: Path, token: str, patience: float) -> int:
-        until = clock.monotonic() + patience
-        while True:
+        """Returns a descriptor that holds the lock. Raises ProviderError."""
+        found: list[int] = []
+
+        def attempt() -> bool:
             try:
                 make_directory(self._directory)
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             except OSError as error:
                 raise ProviderError(f"{path} cannot be made: {error.strerror or error}") from error
-            if _locked(descriptor, path):
-                return descriptor
-            os.close(descriptor)
-            if clock.monotonic() > until:
-                raise ProviderError(
-                    f"another process has been busy with the launch {token} for {patience:.0f} s; try again"
-                )
-            clock.sleep(0.02)
+            if not _locked(descriptor, path):
+                os.close(descriptor)
+                return False
+            found.append(descriptor)
+            return True
+
+        if not file_lock.wait(attempt, patience, monotonic=clock.monotonic, sleep=clock.sleep):
+            raise ProviderError(
+                f"another process has been busy with the launch {token} for {patience:.0f} s; try again"
+            )
+        return found[0]
 
     def _path(self, token: str) -> Path:
         if not _TOKEN.fullmatch(token):
@@ -407,9 +412,8 @@ def _has_ended(file: io.FileIO) -> bool:
 def _locked(descriptor: int, path: Path) -> bool:
     """Whether the lock was acquired, and the file is still the one at that path."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except (BlockingIOError, FileNotFoundError):
+        return file_lock.take(descriptor) and os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
         return False
 
 

@@ -10,12 +10,13 @@ import pytest
 
 from flowlite import FlowApp, TaskConfig
 from flowlite.api.client import Flow
+from flowlite.node.preflight import network_interfaces
 from flowlite.node.protocol import messages as m
 from flowlite.node.protocol.messages import GangSettings
 from flowlite.node.rendezvous import consistency
 from flowlite.node.rendezvous.actions import LeaderTime, Peer, ProveMaster, Send
 from flowlite.node.rendezvous.leader import Rendezvous
-from flowlite.node.system import library_versions, network_interfaces, node_facts
+from flowlite.node.system import library_versions, node_facts
 
 GANG = GangSettings(task="t", attempt=1, roster=("a", "b", "c"), processes_per_node=8)
 GIB = 2**30

@@ -8,15 +8,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..config.agent_config import AgentConfig, AttemptPaths
 from ..sidecar.process_side import ignore_signals, report, wait_for_agent
+from ..system import file_lock
 from . import mount_commands
 from .run import NotMounted
 
@@ -57,18 +56,11 @@ class VolumeSidecar:
         source.mkdir(mode=0o755, parents=True, exist_ok=True)
         # Stays open, and so locked, for as long as this process lives.
         descriptor = os.open(source.with_name(f"{source.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
-        until = time.monotonic() + _PATIENCE
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self._taken.append(volume)
-                return
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    raise NotMounted(
-                        f"volume {volume['name']!r} is still held by an earlier attempt on this node"
-                    ) from None
-            time.sleep(0.02)
+        if not file_lock.wait(lambda: file_lock.take(descriptor), _PATIENCE):
+            raise NotMounted(
+                f"volume {volume['name']!r} is still held by an earlier attempt on this node"
+            )
+        self._taken.append(volume)
 
 
 def main(arguments: list[str]) -> int:

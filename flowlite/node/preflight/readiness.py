@@ -16,8 +16,9 @@ from typing import Any
 
 from ..config.agent_config import AgentConfig
 from ..rendezvous.member_client import PrepareError
-from ..system import network_interfaces, node_facts, processes
+from ..system import node_facts, processes
 from ..system.library_versions import relevant, versions_of
+from . import network_interfaces
 from .connectivity import ConnectivityCheck
 
 TYPE_CHECKING = False

@@ -8,7 +8,6 @@ that points there.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..config.agent_config import AgentConfig, AttemptPaths
-from ..system import processes, runtime_dir
+from ..system import file_lock, processes, runtime_dir
 from ..system.atomic_files import write_atomically
 
 # The keys of records begin with it: without it, what ran before an upgrade would run again.
@@ -192,13 +191,10 @@ class Record:
 def take(descriptor: int) -> bool:
     """Tries to lock a descriptor. Returns whether it has the lock, or needs none."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+        return file_lock.take(descriptor)
     except OSError:
         # A network file system without locks. Only where the nodes share one machine do they need them.
         return True
-    return True
 
 
 def _words(commands: list[str]) -> Iterator[str]:

@@ -9,7 +9,6 @@ one for each provider of a FLOW_HOME, until nothing that was given up is left.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import threading
 import time
@@ -18,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from flowlite.errors import FlowError
+from flowlite.node.system import file_lock
 from flowlite.provider import Provider, get_provider
 from flowlite.settings.provider_settings import ProviderSettings
 from flowlite.supervise.background import run_detached
@@ -99,10 +99,9 @@ def _alone(path: Path) -> Iterator[bool]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            alone = file_lock.take(descriptor)
         except OSError:
-            yield False
-        else:
-            yield True
+            alone = False
+        yield alone
     finally:
         os.close(descriptor)

@@ -7,7 +7,6 @@ consecutive answers did not name it, and Slurm reports of the job itself that it
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import time
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import AnswerTooLong, NodeUnreachable, ProviderError
 from flowlite.node.quick_dataclass import dataclass
+from flowlite.node.system import file_lock
 from flowlite.node.system.atomic_files import write_atomically
 from provider_adapters.slurm.login import SlurmUnreachable, ToolMissing, last_line
 from provider_adapters.slurm.queries import parse, state_words
@@ -273,22 +273,13 @@ class Queue:
         except OSError as error:
             raise ProviderError(f"{path} cannot be made: {error.strerror or error}") from error
         try:
-            self._take(descriptor)
-            yield
-        finally:
-            os.close(descriptor)
-
-    def _take(self, descriptor: int) -> None:
-        until = time.monotonic() + _PATIENCE
-        while True:
-            with suppress(BlockingIOError):
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            if time.monotonic() > until:
+            if not file_lock.wait(lambda: file_lock.take(descriptor), _PATIENCE):
                 raise SlurmUnreachable(
                     f"another process has been asking Slurm for {_PATIENCE:.0f} s", USUAL
                 )
-            time.sleep(0.02)
+            yield
+        finally:
+            os.close(descriptor)
 
 
 def _shape(jobs: list[Job]) -> list[tuple[str, str, int, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping, Sequence
 
-from .atomic_files import names_in
+from ..system.atomic_files import names_in
 
 _INFINIBAND = "/sys/class/infiniband"
 
