@@ -99,6 +99,8 @@ class Arrays:
             if launch.ended or launch.calls:
                 return False
             array = self._ledger.read(token)
+            if array is not None and not array.calls:
+                return self._is_counted(array, launch)
             if array is None or _index(launch) not in _indices(array):
                 return False
             self._submission.settle(array, repeat=False)
@@ -170,6 +172,17 @@ class Arrays:
                 _PAUSE,
             )
         return array
+
+    def _is_counted(self, array: Launch, launch: Launch) -> bool:
+        """Whether an array that is still to be submitted may have an element for a launch. One that ends has none."""
+        members, index = dict(array.notes.get("members", {})), _index(launch)
+        if index not in members or clock.now() - members[index]["seen"] >= SEEN_SECONDS:
+            return False
+        if not launch.notes.get("ending"):
+            return True
+        del members[index]
+        self._ledger.note(array.token, members=members)
+        return False
 
     def _submit(self, array: Launch, launch: Launch, script: ScriptOf) -> None:
         frozen = array.frozen

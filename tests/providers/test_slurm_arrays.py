@@ -324,6 +324,35 @@ def test_a_task_that_is_ended_while_its_array_is_looked_for_has_no_element_left(
     assert [job.state for job in sweep.slurm.jobs] == ["CANCELLED", "PENDING"]
 
 
+def test_a_task_that_is_ended_while_others_are_waited_for_has_no_element(
+    sweep_paper: Paper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = Sweep(sweep_paper, 3)
+    sweep.launch(0)
+    sweep.launch(1)
+    provider = sweep.providers[0]
+    listed = provider.list_instances("task0")
+    provider.terminate(listed)
+    assert provider.list_instances("task0") == []
+    assert "2 of 3 are there" in str(sweep.launch(2))
+    monkeypatch.setattr(arrays, "PATIENCE_SECONDS", 0.0)
+    sweep.all_waiting([1, 2])
+    assert [job.id for job in sweep.slurm.jobs] == ["7_1", "7_2"]
+    # It is given back like a job that waits.
+    assert [each.state for each in listed] == ["starting"]
+
+
+def test_a_task_that_was_not_seen_for_long_gets_no_element_and_is_not_listed(
+    sweep_paper: Paper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = Sweep(sweep_paper, 2)
+    sweep.launch(0)
+    provider = sweep_paper.make()
+    assert [each.task_id for each in provider.list_instances()] == ["task0"]
+    monkeypatch.setattr(arrays, "SEEN_SECONDS", 0.0)
+    assert provider.list_instances() == []
+
+
 def test_a_task_ends_although_its_array_was_never_submitted(
     sweep_paper: Paper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
