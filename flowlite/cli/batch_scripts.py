@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flowlite.cli import output
+from flowlite.cli import interrupts, output
 from flowlite.cli.confirmation import confirm_launch
 from flowlite.errors import ConfigError, FlowError
 from flowlite.node.quick_dataclass import dataclass
@@ -110,14 +111,44 @@ def _starts(flow: Flow, reading: Reading) -> tuple[list[Start], bool]:
 
 
 def _submit_all(starts: Sequence[Start], json: bool) -> None:
-    """Submits the tasks of an array, and shows each as it is submitted; as JSON, all of them at the end."""
-    submitted = []
-    for start in starts:
-        submitted.append(start())
+    """Submits the tasks of an array, and shows each as it is submitted; as JSON, all of them at the end.
+
+    If one cannot be submitted, those before it are shown all the same: they go on, and may cost money.
+    """
+    submitted: list[Task[Any]] = []
+    try:
+        for start in starts:
+            submitted.append(start())
+            if not json:
+                _show_id(submitted[-1])
+    except (KeyboardInterrupt, Exception) as error:
+        if not submitted:
+            raise
+        output.tell(
+            f"{len(submitted)} of {len(starts)} tasks are submitted and go on; `flow cancel TASK` ends one"
+        )
         if not json:
-            output.say(submitted[-1].id)
+            raise
+        _print_tasks(submitted)
+        if isinstance(error, Exception) and not interrupts.pressed():
+            raise output.beside_json(error) from error
+        raise
     if json:
-        output.print_json("tasks", [output.task_json(task) for task in submitted])
+        _print_tasks(submitted)
+
+
+def _show_id(task: Task[Any]) -> None:
+    """Prints the id at once, since the task goes on whatever becomes of this command and of the reader."""
+    try:
+        output.say(task.id)
+        sys.stdout.flush()
+    except OSError as error:
+        if not output.drop_unusable_streams(error):
+            raise
+
+
+def _print_tasks(tasks: Sequence[Task[Any]]) -> None:
+    output.print_json("tasks", [output.task_json(task) for task in tasks])
 
 
 def _attend_all(starts: Sequence[Start], at_once: int, json: bool) -> int:
@@ -147,8 +178,7 @@ def _attend_all(starts: Sequence[Start], at_once: int, json: bool) -> int:
         failed += error is not None
         output.tell(str(error) if error else f"task {task.name} ({task.id}): {task.status}")
     if json:
-        records = [output.task_json(task) for task in started]
-        output.print_json("tasks", records)
+        _print_tasks(started)
     output.tell(f"{len(started) - failed} of {len(starts)} tasks completed; output: flow logs TASK")
     return 1 if failed else 0
 

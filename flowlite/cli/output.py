@@ -243,14 +243,22 @@ def warn_of_left_out(left_out: Mapping[str, int]) -> None:
         warn(f"not copied: {number} {why}")
 
 
+def beside_json(error: Exception) -> Quit:
+    """Shows an error after the JSON of what was done in spite of it, which is the only document of the command.
+
+    Returns what ends the command.
+    """
+    return Quit(report(error))
+
+
 def not_overwritten(paths: Sequence[str], place: str) -> Quit:
     """Shows the error about files that were not copied, since other files have their names in that place.
 
-    Returns what ends the command. The JSON of what was copied names them, and is the only document of the command.
+    Returns what ends the command. The JSON of what was copied names them.
     """
     names = ", ".join(paths[:3]) + (", …" if paths[3:] else "")
     text = f"not written over other files in {place}: {names}; remove them, or give another target"
-    return Quit(report(FlowError(text)))
+    return beside_json(FlowError(text))
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

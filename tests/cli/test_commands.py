@@ -16,7 +16,7 @@ import typer
 from typer.main import get_command
 
 import flowlite.cli
-from flowlite.errors import ConfigError
+from flowlite.errors import ConfigError, ProviderError
 from flowlite.provider import Provider, adapter_class
 from tests.cli.conftest import Flow
 from tests.cli.terminals import on_a_terminal
@@ -502,6 +502,45 @@ def test_an_array_that_is_left_is_one_json_document(
     left = flow("run", "--detach", "--json", "job.sbatch").json
     assert [task["name"] for task in left] == ["job-3", "job-4"]
     assert left[0].keys() <= flow("status", "--json").json[0].keys()
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(ProviderError("no answer from EC2"), 5), (KeyboardInterrupt(), 130)]
+)
+def test_the_tasks_of_an_array_that_are_submitted_are_shown_if_the_next_one_cannot_be(
+    flow: Flow,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+    code: int,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.sbatch").write_text("#!/bin/sh\n#SBATCH --array=1-3\ntrue\n")
+    submit = flowlite.Flow.submit
+
+    def fails_at_third(self: Any, config: Any, **options: Any) -> Any:
+        if config.name.endswith("-3"):
+            raise error
+        return submit(self, config, **options)
+
+    monkeypatch.setattr(flowlite.Flow, "submit", fails_at_third)
+    as_json = flow("run", "--detach", "--json", "job.sbatch")
+    assert [task["name"] for task in as_json.json] == ["job-1", "job-2"]
+    plain = flow("run", "--detach", "job.sbatch")
+    assert len(plain.out.split()) == 2
+    for ran in (as_json, plain):
+        assert ran.code == code
+        assert "2 of 3 tasks are submitted and go on; `flow cancel TASK` ends one" in ran.err
+        assert str(error) in ran.err
+
+
+def test_a_wrong_name_among_several_cancels_nothing_and_says_so(flow: Flow) -> None:
+    one = HandMade("one")
+    ran = flow("cancel", "one", "onne")
+    assert (ran.code, ran.err.splitlines()[1:]) == (3, ["  no task was cancelled"])
+    assert one.store.get_task(one.id).cancel_requested_at is None
+    assert len(flow("cancel", "onne").err.splitlines()) == 1
+    assert flow("cancel", "one", "onne", "--json").json["notes"] == ["no task was cancelled"]
 
 
 def test_providers_are_listed(flow: Flow) -> None:

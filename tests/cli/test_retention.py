@@ -168,6 +168,9 @@ def test_a_task_whose_files_cannot_be_deleted_stays(
         ran = flow("rm", "-y", "one")
         assert (ran.code, ran.out) == (1, "")
         assert f"one ({made.id}) cannot be removed: not all files in" in ran.err
+        ran = flow("rm", "--json", "one")
+        assert (ran.code, ran.json) == (1, [])
+        assert "cannot be removed: not all files in" in ran.err
         found = flow("gc", "--older-than", "7d", "--json").json
         assert found["forgotten"] == []
         assert "cannot be removed" in found["problems"][0]

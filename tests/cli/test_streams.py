@@ -106,6 +106,14 @@ def test_an_array_goes_on_without_a_reader(flow_home: Path, tmp_path: Path) -> N
     assert sorted(each["status"] for each in ends) == ["completed", "completed", "failed"]
 
 
+def test_an_array_is_submitted_as_a_whole_without_a_reader(flow_home: Path, tmp_path: Path) -> None:
+    (tmp_path / "job.sbatch").write_text("#!/bin/bash\n#SBATCH --array=1-3\ntrue\n")
+    done = bash(f"{FLOW} run --detach job.sbatch | true", flow_home, tmp_path)
+    assert done.returncode == 0, done.stderr
+    all_of_them = json.loads(bash(f"{FLOW} status --json", flow_home, tmp_path).stdout)["data"]
+    assert len(all_of_them) == 3
+
+
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
 def test_streams_that_the_shell_closed(closed: str, flow_home: Path, tmp_path: Path) -> None:
     done = bash(f"{FLOW} run -- sh -c 'echo hi' {closed}", flow_home, tmp_path)

@@ -159,6 +159,21 @@ def test_resume_has_the_others_go_on_where_one_needs_it_not(
         gang.end()
 
 
+def test_resume_prints_one_json_document_where_one_needs_it_not(
+    flow_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, ended = (crashed_before_anything(flow_home) for _ in range(2))
+    assert main(["cancel", "--wait", ended.id]) == 0
+    capsys.readouterr()
+    assert main(["resume", "--json", first.id, ended.id]) == 2
+    told = capsys.readouterr()
+    assert [each["id"] for each in json.loads(told.out)["data"]] == [first.id]
+    assert f"({ended.id}) has ended (cancelled)" in told.err
+    assert main(["resume", "--json", ended.id]) == 2
+    assert json.loads(capsys.readouterr().out)["kind"] == "error"
+    first.end()
+
+
 def test_cancel_ends_it_without_a_launch(flow_home: Path) -> None:
     gang = crashed_before_anything(flow_home)
     assert main(["cancel", "--wait", gang.id]) == 0

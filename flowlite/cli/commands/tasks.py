@@ -11,7 +11,7 @@ from flowlite.cli.common_options import TASKS, Json
 from flowlite.cli.completion import complete_task
 from flowlite.cli.confirmation import confirm_launch
 from flowlite.cli.task_argument import OptionalTask, newest_to_cancel, task_or_newest
-from flowlite.errors import ConfigError, TaskTimeout
+from flowlite.errors import ConfigError, NotFound, TaskTimeout
 
 if TYPE_CHECKING:
     from flowlite.api.client import Flow
@@ -39,7 +39,12 @@ def cancel(
 
     flow = Flow(notify=_unheard)
     # All names are looked up first, so that a wrong one cancels nothing.
-    found = [flow.get_task(name) for name in tasks or ()]
+    try:
+        found = [flow.get_task(name) for name in tasks or ()]
+    except NotFound as error:
+        if len(tasks or ()) > 1:
+            error.add_note("no task was cancelled")
+        raise
     found = found or [newest_to_cancel(flow)]
     asked = [one.cancel() for one in found]
     if wait:
@@ -121,7 +126,8 @@ def resume(
     elif found:
         output.print_json("tasks", [output.task_json(one) for one in found])
     if problems:
-        raise ConfigError("\n".join(problems))
+        wrong = ConfigError("\n".join(problems))
+        raise output.beside_json(wrong) if json and found else wrong
 
 
 def result(

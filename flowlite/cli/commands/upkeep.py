@@ -148,7 +148,8 @@ def rm(
         for one in removed:
             output.say(f"{one.name} ({one.id}) is removed")
     if problems:
-        raise StoreError("\n".join(problems))
+        lacking = StoreError("\n".join(problems))
+        raise output.beside_json(lacking) if json else lacking
     if not found and not json:
         output.say("no task is that old")
 
