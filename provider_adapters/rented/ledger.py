@@ -39,6 +39,7 @@ INTENDED, MADE, REFUSED = "intended", "made", "refused"
 _TOKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LONGEST_NAME = 64
 # The task of a launch is the second field of its file, after a token that is the name of the file.
+_TASK = re.compile(rb'"task": "([\w-]+)"', re.ASCII)
 _HEAD = 1024
 
 
@@ -144,6 +145,8 @@ class Ledger:
         self._directory = directory
         self._account = dict(account or {})
         self._held = threading.local()
+        # The tasks of the launches that are known to have ended, by token.
+        self._ended: dict[str, str] = {}
 
     # Reading
 
@@ -166,12 +169,12 @@ class Ledger:
         Args:
             everywhere: Include other accounts: two sets of settings may lead to the same account.
         """
-        found = self._read_all(lambda file: task is not None and _is_of_another(file, task))
+        found = self._read_all(lambda of, _: task is not None and of not in ("", task))
         return self._ours((each for each in found if task in (None, each.task)), everywhere)
 
     def live(self, *, everywhere: bool = False) -> list[Launch]:
         """The launches that have not ended, the oldest first; as `launches`."""
-        found = self._read_all(_has_ended)
+        found = self._read_all(lambda _, ended: ended)
         return self._ours((each for each in found if not each.ended), everywhere)
 
     @property
@@ -299,16 +302,26 @@ class Ledger:
 
     # Helpers
 
-    def _read_all(self, is_unwanted: Callable[[io.FileIO], bool]) -> Iterator[Launch]:
+    def _read_all(self, is_unwanted: Callable[[str, bool], bool]) -> Iterator[Launch]:
         """Yields the launches, without those whose files show that they are unwanted.
 
         Launches are kept for weeks after their end, and to parse thousands of them takes ten times as long as to look
-        at their files. A damaged file shows nothing, so that `read` raises for it.
+        at their files. The files of those that have ended, which do not change any more, are looked at once. A damaged
+        file shows nothing, so that `read` raises for it.
+
+        Args:
+            is_unwanted: Called with the task, "" if it is not known, and whether the launch certainly has ended.
         """
         directory = str(self._directory)
         for token in self._tokens():
+            if (of := self._ended.get(token)) is not None and is_unwanted(of, True):
+                continue
             with suppress(OSError), io.FileIO(f"{directory}/{token}.json") as file:
-                if is_unwanted(file):
+                content = file.read()
+                of, ended = _task_in(content), _has_ended(content)
+                if of and ended:
+                    self._ended[token] = of
+                if is_unwanted(of, ended):
                     continue
             if launch := self.read(token):
                 yield launch
@@ -398,15 +411,15 @@ class Ledger:
         return self._path(token).with_suffix(".lock")
 
 
-def _is_of_another(file: io.FileIO, task: str) -> bool:
-    """Whether a file certainly is that of another task's launch."""
-    value = file.read(_HEAD).partition(b'"task": ')[2]
-    return value.startswith(b'"') and not value.startswith(json.dumps(task).encode())
+def _task_in(content: bytes) -> str:
+    """The task in the file of a launch; "" if the file does not show it."""
+    found = _TASK.search(content, 0, _HEAD)
+    return found[1].decode() if found else ""
 
 
-def _has_ended(file: io.FileIO) -> bool:
+def _has_ended(content: bytes) -> bool:
     """Whether a file certainly is that of a launch that has ended. Only the settings of its account come after that."""
-    return file.read().rpartition(b'"ended": ')[2].startswith(b"true")
+    return content.rpartition(b'"ended": ')[2].startswith(b"true")
 
 
 def _locked(descriptor: int, path: Path) -> bool:

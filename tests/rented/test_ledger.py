@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import multiprocessing
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -162,6 +164,34 @@ def test_launches_of_other_tasks_and_ended_ones_are_not_parsed(
     found = [each.token for each in ledger.live()]
     assert (found, parsed) == ([f"t{number}-launch-1" for number in (3, 4, 5)],) * 2
     assert len(ledger.launches()) == 6
+
+
+def test_the_file_of_a_launch_that_has_ended_is_looked_at_once(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A supervisor looks for the launches of its task every few seconds, among those of weeks."""
+    for number in range(4):
+        token = begun(ledger, f"t{number}-launch-1", f"t{number}")
+        if number < 3:
+            ledger.end(token)
+    opened: list[str] = []
+    file_io = io.FileIO
+
+    def counted(path: str) -> io.FileIO:
+        opened.append(Path(path).stem)
+        return file_io(path)
+
+    monkeypatch.setattr(io, "FileIO", counted)
+    for _ in range(2):
+        assert [each.token for each in ledger.launches("t0")] == ["t0-launch-1"]
+        assert [each.token for each in ledger.live()] == ["t3-launch-1"]
+    expected = {"t0-launch-1": 2, "t1-launch-1": 1, "t2-launch-1": 1, "t3-launch-1": 4}
+    assert Counter(opened) == expected
+    # Another process ends the last one.
+    Ledger(ledger._directory).end("t3-launch-1")
+    assert ledger.live() == []
+    opened.clear()
+    assert (ledger.live(), opened) == ([], [])
 
 
 @pytest.mark.parametrize("content", [b"", bytes(4096), b'{"token": "t1-launch-1", "ta'])
