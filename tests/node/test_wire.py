@@ -196,8 +196,39 @@ def test_caps_hold_in_both_directions() -> None:
     assert server.receive(largest) == [Frame({}, b"x" * BLOB_LIMIT)]
 
 
+def test_a_read_with_whole_frames_is_looked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader of thousands looks for a frame only where bytes are left: four times for a member that joins."""
+    looks: list[bool] = []
+    look = framing._Opener._lengths
+
+    def counted(opener: framing._Opener, opening: bool) -> tuple[int, int] | None:
+        looks.append(opening)
+        return look(opener, opening)
+
+    client, server = ClientSession(SECRET, HELLO), ServerSession(SECRET, "task")
+    hello = flush(client)
+    with monkeypatch.context() as counting:
+        counting.setattr(framing._Opener, "_lengths", counted)
+        server.receive(hello)
+    client.receive(flush(server))
+    proof_and_join, ready = flush(client) + client.seal(encode({"n": 1})), client.seal(encode({}))
+    with monkeypatch.context() as counting:
+        counting.setattr(framing._Opener, "_lengths", counted)
+        assert len(server.receive(proof_and_join)) == 1
+        assert len(server.receive(ready)) == 1
+    assert looks == [True, True, False, False]
+
+
+def test_space_around_a_header_is_json_and_a_second_value_is_not() -> None:
+    client, server = opened()
+    assert server.receive(client.seal(b' {"a": 1}\r\n\t')) == [Frame({"a": 1}, b"")]
+    with pytest.raises(WireError):
+        server.receive(client.seal(b"{} {}"))
+
+
 @pytest.mark.parametrize(
-    "header", [b"", b"[]", b"1", b"\xff", b"[" * 100_000, b"9" * 10_000, b'{"a":']
+    "header",
+    [b"", b"[]", b"1", b"\xff", b"[" * 100_000, b"9" * 10_000, b'{"a":', b"{}{}", b"{}x"],
 )
 def test_a_header_that_is_no_object_is_refused_even_from_a_friend(header: bytes) -> None:
     client, server = opened()

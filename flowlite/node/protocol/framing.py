@@ -24,13 +24,13 @@ in an event loop, and over a blocking socket.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
 import os
 import struct
 from collections.abc import Collection, Mapping
 from functools import lru_cache
+from hashlib import sha256
+from hmac import compare_digest
 from typing import Any, NamedTuple
 
 from .messages import Message
@@ -54,6 +54,8 @@ CONTENTS_ROLE = "contents"
 
 _LENGTHS = struct.Struct(">II")
 _SEQUENCE = struct.Struct(">Q")
+# What the MAC covers before the header: the sequence number, and both lengths.
+_NUMBERED = struct.Struct(">QII")
 _TAG = 32
 _NONCE = 32
 _FRAME_OVERHEAD = _LENGTHS.size + _TAG
@@ -98,10 +100,11 @@ def encode(message: Mapping[str, Any]) -> bytes:
 def decode(header: bytes) -> Message:
     """Decodes a header. Raises `NotAMessage`, a `WireError`, unless it is a JSON object."""
     try:
-        message = _decode_json(header.decode())
+        text = header.decode().strip(_JSON_SPACE)
+        message, end = _decode_json(text)
     except (ValueError, RecursionError) as error:
         raise NotAMessage(f"a header that is not JSON ({type(error).__name__})") from None
-    if not isinstance(message, dict):
+    if not isinstance(message, dict) or end < len(text):
         raise NotAMessage("a header that is not a JSON object")
     return message
 
@@ -111,8 +114,10 @@ def _no_number(name: str) -> None:
     raise ValueError(name)
 
 
-# `json.loads` would make a decoder for each message, which takes longer than to decode it.
-_decode_json = json.JSONDecoder(parse_constant=_no_number).decode
+# `json.loads` would make a decoder for each message, and its `decode` looks for the space around the value with regular
+# expressions. Both take longer than to decode the value.
+_decode_json = json.JSONDecoder(parse_constant=_no_number).raw_decode
+_JSON_SPACE = " \t\n\r"
 
 
 class _Mac:
@@ -125,11 +130,11 @@ class _Mac:
     __slots__ = ("_inner", "_outer")
 
     def __init__(self, key: bytes) -> None:
-        padded = (key if len(key) <= _BLOCK else hashlib.sha256(key).digest()).ljust(_BLOCK, b"\0")
-        self._inner = hashlib.sha256(padded.translate(_INNER_PADDING))
-        self._outer = hashlib.sha256(padded.translate(_OUTER_PADDING))
+        padded = (key if len(key) <= _BLOCK else sha256(key).digest()).ljust(_BLOCK, b"\0")
+        self._inner = sha256(padded.translate(_INNER_PADDING))
+        self._outer = sha256(padded.translate(_OUTER_PADDING))
 
-    def tag(self, *parts: bytes | memoryview) -> bytes:
+    def tag(self, *parts: bytes) -> bytes:
         """Returns the code of the parts, one after the other."""
         inner = self._inner.copy()
         for part in parts:
@@ -158,20 +163,27 @@ class _Sealer:
             raise WireError(
                 f"a frame of {len(header)} + {len(blob)} bytes is over the cap of {HEADER_LIMIT} + {BLOB_LIMIT}"
             )
-        start = _LENGTHS.pack(len(header), len(blob)) + header
-        tag = self._mac.tag(_SEQUENCE.pack(self._next) + start, blob)
+        signed = _NUMBERED.pack(self._next, len(header), len(blob)) + header
+        tag = self._mac.tag(signed, blob)
         self._next += 1
-        return b"".join((start, blob, tag))
+        return b"".join((signed[_SEQUENCE.size :], blob, tag))
 
 
 class _Opener:
-    """Splits a byte stream into frames within the size limits, and verifies each frame before it returns it."""
+    """Splits a byte stream into frames within the size limits, and verifies each frame before it returns it.
 
-    __slots__ = ("_buffer", "_mac", "_next", "longest")
+    Attributes:
+        left: Whether bytes are left that were not returned.
+    """
+
+    __slots__ = ("_at", "_buffer", "_mac", "_next", "left", "longest")
 
     def __init__(self) -> None:
         self.longest = HEADER_LIMIT
-        self._buffer = bytearray()
+        self.left = False
+        # The bytes before `_at` were returned. A read that holds whole frames, as most do, is not copied.
+        self._buffer: bytes | bytearray = b""
+        self._at = 0
         self._mac: _Mac | None = None
         self._next = 0
 
@@ -181,25 +193,36 @@ class _Opener:
         self._next = 0
 
     def feed(self, data: bytes) -> None:
-        self._buffer += data
+        if not self.left:
+            self._buffer, self._at = data, 0
+        else:
+            if isinstance(self._buffer, bytes):
+                self._buffer = bytearray(memoryview(self._buffer)[self._at :])
+            else:
+                del self._buffer[: self._at]
+            self._buffer += data
+            self._at = 0
+        self.left = len(self._buffer) > 0
 
     def _lengths(self, opening: bool) -> tuple[int, int] | None:
         """Returns the lengths of the first frame once it is complete, else None. The limits are checked before that."""
-        if len(self._buffer) < _LENGTHS.size:
+        size = len(self._buffer) - self._at
+        if size < _LENGTHS.size:
             return None
-        header, blob = _LENGTHS.unpack_from(self._buffer)
+        header, blob = _LENGTHS.unpack_from(self._buffer, self._at)
         if opening and (blob or header + _FRAME_OVERHEAD > OPENING_LIMIT):
             raise WireError("the first frames of a connection are larger than allowed")
         if header > self.longest or blob > BLOB_LIMIT:
             raise WireError("a frame is larger than allowed")
-        return (header, blob) if len(self._buffer) >= header + blob + _FRAME_OVERHEAD else None
+        return (header, blob) if size >= header + blob + _FRAME_OVERHEAD else None
 
     def peek(self) -> bytes | None:
         """Returns the header of the first frame of the opening, not verified."""
         lengths = self._lengths(opening=True)
         if lengths is None:
             return None
-        return bytes(self._buffer[_LENGTHS.size : _LENGTHS.size + lengths[0]])
+        start = self._at + _LENGTHS.size
+        return bytes(self._buffer[start : start + lengths[0]])
 
     def take(self, *, opening: bool = False) -> tuple[bytes, bytes] | None:
         """Returns the next frame, verified, as (header, blob); None while it is incomplete."""
@@ -207,23 +230,25 @@ class _Opener:
         if lengths is None:
             return None
         assert self._mac is not None, "a frame before its key is known"
-        header_end = _LENGTHS.size + lengths[0]
+        buffer = self._buffer
+        start = self._at + _LENGTHS.size
+        header_end = start + lengths[0]
         end = header_end + lengths[1]
-        with memoryview(self._buffer) as view:
-            tag = self._mac.tag(_SEQUENCE.pack(self._next), view[:end])
-            genuine = hmac.compare_digest(tag, view[end : end + _TAG])
-            header = bytes(view[_LENGTHS.size : header_end])
-            blob = bytes(view[header_end:end])
-        if not genuine:
+        header = bytes(buffer[start:header_end])
+        blob = bytes(memoryview(buffer)[header_end:end]) if lengths[1] else b""
+        tag = self._mac.tag(_NUMBERED.pack(self._next, *lengths) + header, blob)
+        if not compare_digest(tag, buffer[end : end + _TAG]):
             raise WireError("a frame that does not verify")
-        del self._buffer[: end + _TAG]
+        self._at = end + _TAG
         self._next += 1
+        if self._at == len(buffer):
+            self._buffer, self._at, self.left = b"", 0, False
         return header, blob
 
     def rest(self) -> bytes:
         """Takes all bytes that are left, which are no frames."""
-        left = bytes(self._buffer)
-        self._buffer.clear()
+        left = bytes(self._buffer[self._at :])
+        self._buffer, self._at, self.left = b"", 0, False
         return left
 
 
@@ -276,11 +301,12 @@ class Session:
         Raises:
             WireError: The peer does not know the secret, or the stream was tampered with. Close the connection.
         """
-        if not self.open(data):
-            return []
+        opener = self._opener
+        opener.feed(data)
         frames: list[Frame] = []
-        while (frame := self.next_frame()) is not None:
-            frames.append(frame)
+        if self.authenticated or self._open():
+            while opener.left and (taken := opener.take()) is not None:
+                frames.append(Frame(decode(taken[0]), taken[1]))
         return frames
 
     def next_frame(self) -> Frame | None:
@@ -298,7 +324,7 @@ class Session:
 
     def _keys(self, hello: bytes, challenge: bytes) -> tuple[_Mac, _Mac]:
         """Returns the session keys (client's, server's)."""
-        transcript = hashlib.sha256(hello).digest() + hashlib.sha256(challenge).digest()
+        transcript = sha256(hello).digest() + sha256(challenge).digest()
         return (
             _derive(self._secret, b"client", transcript),
             _derive(self._secret, b"server", transcript),
@@ -358,7 +384,7 @@ class ServerSession(Session):
             self._opener.use(client)
             self._sealer = _Sealer(server)
             self.outgoing = self._sealer.seal(challenge)
-        if self._opener.take(opening=True) is None:
+        if not self._opener.left or self._opener.take(opening=True) is None:
             return False
         if self.hello.role == "member":
             self._opener.longest = MEMBER_LIMIT
@@ -369,7 +395,7 @@ class ServerSession(Session):
         fields = decode(header)
         if fields.get("flowlite") != VERSION:
             raise WireError(f"the peer speaks version {fields.get('flowlite')!r}, not {VERSION}")
-        task, role, peer, attempt, purpose = (fields.get(name) for name in Hello._fields)
+        task, role, peer, attempt, purpose = map(fields.get, Hello._fields)
         if task != self._task or not isinstance(role, str) or role not in self._roles:
             raise WireError("the peer belongs to another task, or has no role here")
         if not isinstance(peer, str) or not isinstance(attempt, int) or isinstance(attempt, bool):
