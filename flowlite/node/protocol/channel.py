@@ -106,7 +106,8 @@ class Channel:
         self._receiving = False
         self._proved = False
         self._read_size = _READ_LITTLE
-        self._backlog: deque[memoryview] = deque()
+        # None until the kernel takes less than is written, as most connections of a rendezvous never see.
+        self._backlog: deque[memoryview] | None = None
         self._backlog_size = 0
 
     def on_opened(self) -> None:
@@ -186,7 +187,7 @@ class Channel:
         """Closes the connection at once."""
         self.closing = True
         self._pending.clear()
-        self._backlog.clear()
+        self._backlog = None
         self._end(error)
 
     def _end(self, error: Exception | None) -> None:
@@ -250,10 +251,11 @@ class Channel:
             self.on_nonsense(error)
             self.abort(error)
             return
-        self._answer()
-        if self.session.authenticated and not self._proved:
-            self._proved = True
-            self.on_opened()
+        if not self._proved:
+            self._answer()
+            if self.session.authenticated:
+                self._proved = True
+                self.on_opened()
         for frame in frames:
             if self.closing:
                 return
@@ -288,6 +290,8 @@ class Channel:
             if taken == len(data):
                 return
             self._watch(EVENT_READ | EVENT_WRITE)
+        if self._backlog is None:
+            self._backlog = deque()
         self._backlog.append(memoryview(data)[taken:])
         self._backlog_size += len(data) - taken
         # What is full stays so until `on_room` is called: small messages go out meanwhile, and must not end it.

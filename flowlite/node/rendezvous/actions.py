@@ -23,8 +23,7 @@ class Peer(NamedTuple):
     address: str
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(NamedTuple):
     """Send one message to each of these connections that is still open.
 
     A message that is not urgent may wait for the next one that is, which is at the latest the next heartbeat.

@@ -178,13 +178,13 @@ def warnings(settings: GangSettings, rank: int, facts: Facts, received: float) -
             f"the disk of {settings.name(rank)} is nearly full: {free / 1e9:.1f} GB of {total / 1e9:.1f} GB free; "
             "logs and checkpoints may fail. Free some space there"
         )
-    return found + _surroundings(settings.name(rank), facts)
+    if (facts.get("gpus") or {}).get("count"):
+        found += _surroundings(settings.name(rank), facts)
+    return found
 
 
 def _surroundings(name: str, facts: Facts) -> list[str]:
-    """Returns warnings about limits of a node that make NCCL or data loaders fail later."""
-    if not (facts.get("gpus") or {}).get("count"):
-        return []
+    """Returns warnings about limits of a node with GPUs that make NCCL or data loaders fail later."""
     found = []
     shared = facts.get("shm_bytes")
     if isinstance(shared, int) and 0 < shared < _SHM_BYTES:

@@ -297,7 +297,9 @@ class Rendezvous:
             self._members.mark_ready(member)
             facts = dict(message["facts"])
             # Long lists are compared, but not recorded in the event.
-            member.prepared = {name: facts.pop(name, None) for name in consistency.COMPARED}
+            member.prepared = {
+                name: facts.pop(name) for name in consistency.COMPARED if name in facts
+            }
             self._session.record("ready", now, **member.who, facts=facts)
             self._go_if_ready(now)
         elif kind == "unready":
@@ -385,9 +387,9 @@ class Rendezvous:
         self._outbox.add(ProveMaster())
 
     def _go_if_ready(self, now: LeaderTime) -> None:
-        everybody = len(self._members)
         if self.phase != m.PREPARING or self._order is None:
             return
+        everybody = len(self._members)
         if self._members.ready < everybody or self._members.connected < everybody:
             return
         prepared = [member.prepared for member in self._members]

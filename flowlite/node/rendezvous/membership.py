@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import field
 from typing import Any
 
 from ..protocol.messages import GangSettings
-from ..quick_dataclass import dataclass
 
 RECONNECT_GRACE = 0.5
 """Seconds that a node has to reconnect after its connection broke, before it is suspected."""
@@ -15,7 +13,6 @@ RECONNECT_GRACE = 0.5
 _NAMED = 10
 
 
-@dataclass(slots=True)
 class MemberState:
     """The leader's record of one member.
 
@@ -32,25 +29,25 @@ class MemberState:
         prepared: Facts from its report that it is ready, to be compared: see `consistency.COMPARED`.
     """
 
-    rank: int
-    instance: str
-    incarnation: str = ""
-    connection: int | None = None
-    address: str = ""
-    facts: dict[str, Any] = field(default_factory=dict)
-    first: float = 0.0
-    heard: float = 0.0
-    before_silence: float = float("-inf")
-    back: float = float("-inf")
-    parted: float | None = None
-    ready: bool = False
-    started: bool = False
-    stopped: bool = False
-    lost: bool = False
-    suspect: bool = False
-    notices: int = 0
-    invalid_reports: int = 0
-    prepared: dict[str, Any] = field(default_factory=dict)
+    __slots__ = (
+        *("rank", "instance", "incarnation", "connection", "address", "facts", "prepared"),
+        *("first", "heard", "before_silence", "back", "parted"),
+        *("ready", "started", "stopped", "lost", "suspect", "notices", "invalid_reports"),
+    )
+
+    def __init__(self, rank: int, instance: str) -> None:
+        self.rank = rank
+        self.instance = instance
+        self.incarnation = ""
+        self.connection: int | None = None
+        self.address = ""
+        self.facts: dict[str, Any] = {}
+        self.prepared: dict[str, Any] = {}
+        self.first = self.heard = 0.0
+        self.before_silence = self.back = float("-inf")
+        self.parted: float | None = None
+        self.ready = self.started = self.stopped = self.lost = self.suspect = False
+        self.notices = self.invalid_reports = 0
 
     @property
     def joined(self) -> bool:

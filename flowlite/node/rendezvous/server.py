@@ -221,15 +221,17 @@ class RendezvousServer:
         self._number += 1
         connection.number = self._number
         self._connections[self._number] = connection
-
-    def _received(self, connection: _Peer, frame: Frame) -> None:
         hello = connection.session.hello
         assert hello is not None
+        connection.peer = Peer(hello.role, hello.peer, connection.address)
+
+    def _received(self, connection: _Peer, frame: Frame) -> None:
+        peer = connection.peer
+        assert peer is not None
         try:
             if frame.message.get("type") == "chunk":
                 self._pass_on(connection, frame)
             else:
-                peer = Peer(hello.role, hello.peer, connection.address)
                 self._act(
                     self._machine.receive(connection.number, peer, frame.message, self._now())
                 )
@@ -281,17 +283,16 @@ class RendezvousServer:
         self._act(self._machine.tick(self._now()))
 
     def _act(self, actions: list[Action]) -> None:
-        """Carry out the actions of the state machine."""
-        waiting = deque(actions)
-        while waiting:
-            match waiting.popleft():
+        """Carry out the actions of the state machine, and those that follow from them."""
+        for action in actions:
+            match action:
                 case Send(connections, message, urgent):
                     self._send(connections, message, urgent)
                 case Close(number):
                     if (connection := self._connections.get(number)) is not None:
                         connection.close()
                 case ProveMaster():
-                    waiting.extend(self._prove_master())
+                    actions.extend(self._prove_master())
                 case CloseMaster():
                     self._master.close()
                 case WorkerEnded(body):
@@ -335,13 +336,17 @@ class _Peer(Channel):
         tls_session = server._new_tls() if server._new_tls else None
         super().__init__(ServerSession(server._secret, server._settings.task), tls_session)
         self._server = server
-        self._chunks: deque[tuple[bytes, bytes]] = deque()
+        # None until a chunk has to wait.
+        self._chunks: deque[tuple[bytes, bytes]] | None = None
         self.number = 0
         self.address = address
+        self.peer: Peer | None = None
 
     def send_chunk(self, header: bytes, blob: bytes) -> None:
         """Send a chunk, or queue it while the write buffer is full."""
         if self.full:
+            if self._chunks is None:
+                self._chunks = deque()
             self._chunks.append((header, blob))
         else:
             self.send(header, blob)
@@ -360,5 +365,5 @@ class _Peer(Channel):
             self.send(*self._chunks.popleft())
 
     def on_closed(self, error: Exception | None) -> None:
-        self._chunks.clear()
+        self._chunks = None
         self._server._lost(self)

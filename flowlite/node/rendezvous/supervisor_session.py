@@ -29,16 +29,17 @@ class SupervisorSession:
         self._outbox = outbox
         self._members = members
         self.relay = StreamRelay(settings)
-        self._journal: list[Message] = []
+        # Each event, with when it was recorded. Messages are made of them once there is a supervisor.
+        self._journal: list[tuple[Message, float]] = []
         self.connection: int | None = None
         self.heard = now.steady
 
     def record(self, kind: str, now: LeaderTime, **body: Any) -> None:
         """Records an event, and sends it if a supervisor is attached."""
         event = {"seq": len(self._journal) + 1, "time": now.unix, "kind": kind, **body}
-        message = {"type": "event", "event": event, "steady": now.steady}
-        self._journal.append(message)
-        self.tell(message)
+        self._journal.append((event, now.steady))
+        if self.connection is not None:
+            self._tell_event(event, now.steady)
 
     def tell(self, message: Message) -> None:
         """Sends a message to the supervisor, if one is attached."""
@@ -61,8 +62,11 @@ class SupervisorSession:
         self.relay.detach()
         counts = {"joined": self._members.joined, "ready": self._members.ready}
         self.tell({"type": "state", "phase": phase, **counts, "steady": now.steady})
-        for message in self._journal[max(0, after) :]:
-            self.tell(message)
+        for event, steady in self._journal[max(0, after) :]:
+            self._tell_event(event, steady)
+
+    def _tell_event(self, event: Message, steady: float) -> None:
+        self.tell({"type": "event", "event": event, "steady": steady})
 
     def leave(self) -> None:
         """Detaches the supervisor."""
