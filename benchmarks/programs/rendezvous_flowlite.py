@@ -21,6 +21,11 @@ from flowlite.node.protocol.framing import ClientSession, Hello, encode
 from flowlite.node.protocol.messages import GangSettings
 from flowlite.node.rendezvous.server import RendezvousServer
 
+CONNECT = 64
+"""How many members connect before what has come for the others is looked at."""
+READ = 8 * 1024
+"""Bytes that a member reads at once, as a real one does."""
+
 SECRET = b"benchmark-secret"
 TASK = "benchmark"
 FACTS = {
@@ -65,7 +70,7 @@ class SimulatedMember:
 
     def answer(self) -> bool:
         """Takes what the leader sent, and answers; gives whether it was GO."""
-        frames = self._session.receive(self.socket.recv(65536))
+        frames = self._session.receive(self.socket.recv(READ))
         if self._session.authenticated and not self._joined:
             self._joined = True
             self.socket.send(self._session.outgoing + self._session.seal(self._join))
@@ -93,23 +98,35 @@ async def serve(count: int, ready: multiprocessing.connection.Connection) -> Non
 
 
 def join(count: int, port: int) -> float:
-    """All members at once; gives the seconds until the last one has GO."""
+    """All members at once; gives the seconds until the last one has GO.
+
+    A member greets soon after it is connected, as real ones do, and not only when the last one is connected.
+    """
     settings = settings_of(count)
     members = [SimulatedMember(settings, instance) for instance in settings.roster]
     selector = selectors.DefaultSelector()
     begin = time.monotonic()
-    for member in members:
+    waiting = count
+    for number, member in enumerate(members, 1):
         member.socket.connect_ex(("127.0.0.1", port))
         selector.register(member.socket, selectors.EVENT_WRITE, member)
-    waiting = count
+        if number % CONNECT == 0:
+            waiting -= _attend(selector, 0)
     while waiting:
-        for key, events in selector.select():
-            if events & selectors.EVENT_WRITE:
-                key.data.greet()
-                selector.modify(key.fileobj, selectors.EVENT_READ, key.data)
-            elif key.data.answer():
-                waiting -= 1
+        waiting -= _attend(selector, None)
     return time.monotonic() - begin
+
+
+def _attend(selector: selectors.BaseSelector, patience: float | None) -> int:
+    """Lets the members greet and answer; gives how many have got GO."""
+    gone = 0
+    for key, events in selector.select(patience):
+        if events & selectors.EVENT_WRITE:
+            key.data.greet()
+            selector.modify(key.fileobj, selectors.EVENT_READ, key.data)
+        elif key.data.answer():
+            gone += 1
+    return gone
 
 
 def main() -> None:
