@@ -297,6 +297,33 @@ def test_a_task_is_found_by_id_name_or_prefix(store: Store) -> None:
             store.find_task(nothing)
 
 
+def test_the_newest_task_is_the_last_one_whatever_the_clock_said(store: Store) -> None:
+    """As where a machine starts with a clock that is hours ahead, and is set right later."""
+    for number, at in enumerate((10.0, 9000.0, 20.0, 30.0)):
+        store.create_task(task(f"t{number}", name="train", created_at=at))
+    assert store.find_task("train").id == store.find_task("tra").id == "t3"
+    newest_first = ["t3", "t2", "t1", "t0"]
+    for asked in ({}, {"name": "train"}, {"unfinished": True}, {"ids": newest_first}):
+        assert [each.id for each in store.list_tasks(**asked)] == newest_first  # type: ignore[arg-type]
+        assert [each.id for each in store.list_tasks(limit=1, **asked)] == ["t3"]  # type: ignore[arg-type]
+    assert [each.id for each in store.task_keys()] == newest_first
+
+
+def test_one_of_many_tasks_of_a_name_is_found_by_the_index(store: Store) -> None:
+    """The rows of a sweep are long, and all of them would be read."""
+    steps = []
+    for n in range(20):
+        store.create_task(task(f"t{n}", name="train"))
+    store._database._db.set_trace_callback(steps.append)
+    store.find_task("train")
+    store._database._db.set_trace_callback(None)
+    (query,) = [each for each in steps if "name = " in each]
+    plan = store._database._db.execute(f"EXPLAIN QUERY PLAN {query}").fetchall()
+    told = " | ".join(str(row["detail"]) for row in plan)
+    assert "COVERING INDEX tasks_by_name" in told, told
+    assert "SCAN tasks" not in told, told
+
+
 def test_unfinished_tasks_and_who_holds_them(store: Store) -> None:
     store.create_task(task("t1"))
     store.create_task(task("t2", state="failed"))

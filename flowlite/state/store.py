@@ -70,6 +70,11 @@ _UNFINISHED = (
 )
 # What changes in the reason of a task while it waits or something is copied.
 _VARYING = re.compile(r"\((?:[^()]|\([^()]*\))*\)|\d[\d.,:]*(?: ?[kKMGTP]?i?B\b)?")
+# Tasks are in the order in which they were added. The times at which they were created may not be: the clock may have
+# been wrong at one of them.
+_NEWEST_FIRST = "rowid DESC"
+# The same for a selection, which is found by an index and then sorted.
+_SORTED = "+rowid DESC"
 _LEASE_COLUMNS = "id, lease_owner, lease_expires, created_at"
 _TASK_FIELDS = tuple(f.name for f in dataclasses.fields(TaskRecord))
 _INSTANCE_FIELDS = tuple(f.name for f in dataclasses.fields(InstanceRecord))
@@ -155,14 +160,16 @@ class Store:
             # Such as bytes of a command line that are no text, which cannot be asked for.
             raise NotFound(f"no task {text!r}; `flow status` lists the tasks")
         like = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
-        order = "created_at DESC LIMIT 50"
-        exact = self._rows(TaskRecord, "id = ?", [text]) or self._rows(
-            TaskRecord, "name = ?", [text], order
-        )
+        # Of many tasks of a name, the rows are long: the index tells which are read.
+        named = f"rowid IN (SELECT rowid FROM tasks WHERE name = ? ORDER BY {_SORTED} LIMIT 1)"
+        exact = self._rows(TaskRecord, "id = ?", [text]) or self._rows(TaskRecord, named, [text])
         if exact:
             return self._one(TaskRecord, exact[0])
         near = self._rows(
-            TaskRecord, r"id LIKE ? ESCAPE '\' OR name LIKE ? ESCAPE '\'", [like, like], order
+            TaskRecord,
+            r"id LIKE ? ESCAPE '\' OR name LIKE ? ESCAPE '\'",
+            [like, like],
+            f"{_NEWEST_FIRST} LIMIT 50",
         )
         if not near or not text:
             raise NotFound(f"no task {text!r}; `flow status` lists the tasks")
@@ -195,15 +202,14 @@ class Store:
         if provider is not None:
             where.append("provider = ?")
             values.append(provider)
-        order = "created_at DESC, id" + ("" if limit is None else f" LIMIT {limit}")
+        order = _NEWEST_FIRST if len(where) == 1 else _SORTED
+        order += "" if limit is None else f" LIMIT {limit}"
         rows = self._rows(TaskRecord, " AND ".join(where), values, order)
-        found = self._readable(TaskRecord, rows)
-        return sorted(found, key=lambda record: (-record.created_at, record.id))
+        return self._readable(TaskRecord, rows)
 
     def task_keys(self) -> list[TaskKey]:
         """Returns id, name and state of all tasks, newest first. The rest of their rows may be damaged."""
-        order = "created_at DESC, id"
-        rows = self._rows(TaskRecord, order=order, columns="id, name, state, created_at")
+        rows = self._rows(TaskRecord, order=_NEWEST_FIRST, columns="id, name, state")
         return [TaskKey(str(row["id"]), str(row["name"]), str(row["state"])) for row in rows]
 
     def completed(self, task_ids: Collection[str]) -> set[str]:
@@ -598,6 +604,8 @@ class Store:
                 found = _salvage(
                     db, f"SELECT {columns} FROM {table} NOT INDEXED WHERE {where}", values
                 )
+                if "DESC" not in order:
+                    found.reverse()
         self._damage[f"{self.path}: a part of the table {table}"] = what
         return found
 
@@ -628,13 +636,19 @@ class Store:
 
 
 def _salvage(db: sqlite3.Connection, query: str, values: Sequence[Any]) -> list[sqlite3.Row]:
-    """Reads a table from both ends up to the damaged page."""
-    found: dict[tuple[Any, ...], sqlite3.Row] = {}
-    for direction in ("", " DESC"):
+    """Reads a table from both ends up to the damaged page. Returns the newest rows first."""
+    found: list[list[sqlite3.Row]] = []
+    seen: set[tuple[Any, ...]] = set()
+    for direction in (" DESC", ""):
+        rows: list[sqlite3.Row] = []
         with suppress(sqlite3.DatabaseError):
             for row in db.execute(f"{query} ORDER BY rowid{direction}", values):
-                found.setdefault(tuple(row), row)
-    return list(found.values())
+                if tuple(row) not in seen:
+                    seen.add(tuple(row))
+                    rows.append(row)
+        found.append(rows)
+    newer, older = found
+    return newer + older[::-1]
 
 
 def _fenced_update(db: sqlite3.Connection, lease: Lease, changes: Mapping[str, Any]) -> None:

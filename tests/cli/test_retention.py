@@ -182,7 +182,7 @@ def test_a_task_whose_files_cannot_be_deleted_stays(
 def test_a_task_that_cannot_be_removed_holds_up_no_other(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, stuck, after = (ended(name, days) for name, days in (("a", 8), ("b", 9), ("c", 10)))
+    after, stuck, before = (ended(name, days) for name, days in (("c", 10), ("b", 9), ("a", 8)))
     remove = cleanup.remove_tree
 
     def refused(path: str) -> None:

@@ -124,7 +124,7 @@ def test_what_a_watched_list_has_no_room_for_is_not_read(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every second, with thousands of tasks that wait."""
-    for number in range(60):
+    for number in reversed(range(60)):
         HandMade(f"task-{number}", created_at=time.time() - number)
     read: list[str] = []
 

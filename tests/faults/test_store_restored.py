@@ -133,6 +133,29 @@ def test_a_task_whose_row_is_broken_comes_back_with_restore(flow_home: Path) -> 
 # Copies
 
 
+@pytest.mark.parametrize("copied", [False, True], ids=["without-copy", "with-older-copy"])
+def test_the_tasks_of_a_restored_store_are_in_the_order_in_which_they_came(
+    flow_home: Path, copied: bool
+) -> None:
+    """A copy knows it. Of those that it does not have, the times of their creation tell it."""
+    store = Store(flow_home / "state.db")
+    # The clock was ahead when the second one came. The ids sort otherwise.
+    came = [("td", 1.0), ("tc", 90.0 if copied else 2.0), ("tb", 3.0), ("te", 4.0), ("ta", 5.0)]
+    for task_id, at in came:
+        directory = flow_home / "tasks" / task_id
+        directory.mkdir(parents=True)
+        (directory / "config.json").write_text("{}")
+        store.create_task(task(task_id, name="train", created_at=at))
+        if copied and task_id == "tb":
+            backups.take(flow_home / "state.db", backups.DAILY)
+    store.close()
+    lose(flow_home)
+    store_restore.restore(flow_home, backups.list_backups(flow_home)[0] if copied else None)
+    restored = Store(flow_home / "state.db")
+    assert [each.id for each in restored.list_tasks()] == ["ta", "te", "tb", "tc", "td"]
+    assert restored.find_task("train").id == "ta"
+
+
 def test_a_new_store_has_nothing_to_copy_today(flow_home: Path) -> None:
     submit(flow_home, shell("true"), supervise=False)
     assert not backups.is_due(flow_home)

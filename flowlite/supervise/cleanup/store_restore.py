@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 import signal
 import sqlite3
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -189,7 +190,7 @@ def _end_supervisors(home: Path) -> list[str]:
 def _find_again(fresh: Path, found: list[Snapshot], done: Restored) -> None:
     """Writes the rows of the snapshots over those of the copy. Snapshots are never older."""
     with contextlib.closing(sqlite3.connect(fresh, isolation_level=None)) as db:
-        for snapshot in found:
+        for snapshot in _in_order(db, found):
             before = _text_of(db, snapshot.task_id)
             db.execute("BEGIN IMMEDIATE")
             db.execute("SAVEPOINT task")
@@ -203,6 +204,19 @@ def _find_again(fresh: Path, found: list[Snapshot], done: Restored) -> None:
                 done.found.append(snapshot.task_id)
                 db.execute(_FOUND_AGAIN, (snapshot.task_id, time.time()))
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def _in_order(db: sqlite3.Connection, found: Iterable[Snapshot]) -> list[Snapshot]:
+    """Returns snapshots in the order in which their tasks were added. Those that the copy does not have are newer."""
+    known = {task: place for place, task in db.execute("SELECT rowid, id FROM tasks")}
+
+    def place(snapshot: Snapshot) -> tuple[float, float]:
+        (task,) = snapshot.rows["tasks"]
+        created = task.get("created_at")
+        at = float(created) if isinstance(created, int | float) else 0.0
+        return known.get(snapshot.task_id, math.inf), at
+
+    return sorted(found, key=place)
 
 
 def _text_of(db: sqlite3.Connection, task_id: str) -> tuple[Any, ...] | None:
