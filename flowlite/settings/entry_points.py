@@ -68,13 +68,26 @@ def _announcements(directory: str) -> Iterator[tuple[str, str]]:
         return
     names: list[str] = []
     with suppress(OSError):
-        names = sorted(os.listdir(directory))
+        # The kinds of metadata end alike; most names are of modules.
+        names = sorted(each for each in os.listdir(directory) if each[-5:].lower() == "-info")
+    last_part = os.path.basename(directory)
     for name in names:
-        package = _package_of(name, os.path.basename(directory))
-        path = os.path.join(directory, name, "entry_points.txt")
+        package = _package_of(name, last_part)
         if package:
-            with suppress(OSError, UnicodeDecodeError), open(path, encoding="utf-8") as file:
-                yield package, file.read()
+            with suppress(OSError, UnicodeDecodeError):
+                yield package, _content(f"{directory}/{name}/entry_points.txt").decode()
+
+
+def _content(path: str) -> bytes:
+    """Reads a file without `open`, which takes longer than the rest: there is one for each installed package."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = []
+        while part := os.read(descriptor, 1 << 16):
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        os.close(descriptor)
 
 
 def _package_of(name: str, directory: str) -> str:
@@ -88,7 +101,7 @@ def _package_of(name: str, directory: str) -> str:
 
 def _normal(package: str) -> str:
     """The name of a package as it is compared."""
-    return re.sub(r"[-_.]+", "-", package).lower()
+    return package.lower() if package.isalnum() else re.sub(r"[-_.]+", "-", package).lower()
 
 
 def _entries(text: str) -> Iterator[tuple[str, AdapterPlace]]:
