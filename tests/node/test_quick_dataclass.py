@@ -90,6 +90,21 @@ def looks(made: Any, other: Any) -> list[Any]:
     ]
 
 
+def facts(cls: type) -> list[Any]:
+    """What a class says of itself and of its fields."""
+    names = ("__slots__", "__weakref__", "__dict__", "__module__", "__doc__", *NAMES)
+    of_fields = ("name", "type", "default", "init", "repr", "hash", "compare", "kw_only")
+    return [
+        [
+            [getattr(each, fact) for fact in of_fields] + [each._field_type]  # type: ignore[attr-defined]
+            for each in dataclasses.fields(cls)
+        ],
+        [name for name in names if name in vars(cls)],
+        [vars(cls)[name] for name in NAMES if name in vars(cls) and "__slots__" not in vars(cls)],
+        hasattr(cls, "__replace__"),
+    ]
+
+
 @given(
     definitions(),
     st.lists(VALUES, max_size=5),
@@ -115,6 +130,7 @@ def test_all_that_can_be_seen_of_a_class_is_as_with_the_standard_library(
     assert seen[0] == seen[1]
     assert ours.__match_args__ == theirs.__match_args__
     assert dataclasses.is_dataclass(ours)
+    assert facts(ours) == facts(theirs)
     signatures = [
         [
             (each.name, each.kind, each.default is inspect.Parameter.empty)
@@ -223,3 +239,46 @@ def test_a_class_without_a_docstring_gets_one_without_its_signature(
 
     assert Point.__doc__ == "Point"
     assert Point(1).y == 0
+
+
+@pytest.mark.parametrize("slots", [False, True])
+def test_dataclasses_is_left_alone_for_a_simple_class(
+    monkeypatch: pytest.MonkeyPatch, slots: bool
+) -> None:
+    """To find the fields takes it longer than all the rest. It is asked once, how it marks a class and a field."""
+    asked: list[type] = []
+    original = dataclasses.dataclass
+
+    def dataclass(cls: type, **how: Any) -> type:
+        asked.append(cls)
+        return original(cls, **how)
+
+    quick(slots=slots)(type("First", (), {"__annotations__": {"x": "int"}, "__module__": __name__}))
+    monkeypatch.setattr(dataclasses, "dataclass", dataclass)
+
+    @quick(slots=slots)
+    class Simple:
+        x: int
+        y: list[int] = field(default_factory=list)
+
+    @quick(slots=slots)
+    class Special:
+        kind: ClassVar[str] = "special"
+        x: int
+
+    @quick(slots=slots)
+    class Below(Simple):
+        z: int = 0
+
+    assert [each.__name__ for each in asked] == ["Special", "Below"]
+    assert Simple(1) == Simple(1)
+    assert Special(2).kind == "special"
+    assert Below(1, [], 3).z == 3
+
+
+def test_a_default_that_all_instances_would_share_is_refused() -> None:
+    with pytest.raises(ValueError, match="mutable default"):
+
+        @quick
+        class Shared:
+            x: list[int] = []  # noqa: RUF012
