@@ -91,10 +91,20 @@ def _run_array(reading: Reading, how: RunOptions) -> int:
     places = flow.candidates(reading.configs[0])[1]
     flow.tell_notes(places.best)
     confirm_launch(places, how.yes or how.json, tasks=count)
-    if how.detach:
-        _submit_all(starts, how.json)
-        return 0
-    return _attend_all(starts, len(starts) if together else at_once, how.json)
+    submitted: list[Task[Any]] = []
+    with interrupts.last_words(lambda: _go_on(submitted, count)):
+        if how.detach:
+            _submit_all(starts, submitted, how.json)
+            return 0
+        return _attend_all(starts, submitted, len(starts) if together else at_once, how.json)
+
+
+def _go_on(tasks: Sequence[Task[Any]], count: int) -> str:
+    """What is said of the tasks of an array whose command was terminated."""
+    return (
+        f"\nterminated; {len(tasks)} of {count} tasks are submitted, and those that have not ended go on: "
+        "`flow status` lists them, `flow cancel TASK` ends one\n"
+    )
 
 
 def _starts(flow: Flow, reading: Reading) -> tuple[list[Start], bool]:
@@ -110,12 +120,11 @@ def _starts(flow: Flow, reading: Reading) -> tuple[list[Start], bool]:
     return [functools.partial(flow.submit, c, element=element) for c, element in pairs], True
 
 
-def _submit_all(starts: Sequence[Start], json: bool) -> None:
+def _submit_all(starts: Sequence[Start], submitted: list[Task[Any]], json: bool) -> None:
     """Submits the tasks of an array, and shows each as it is submitted; as JSON, all of them at the end.
 
     If one cannot be submitted, those before it are shown all the same: they go on, and may cost money.
     """
-    submitted: list[Task[Any]] = []
     try:
         for start in starts:
             submitted.append(start())
@@ -151,12 +160,10 @@ def _print_tasks(tasks: Sequence[Task[Any]]) -> None:
     output.print_json("tasks", [output.task_json(task) for task in tasks])
 
 
-def _attend_all(starts: Sequence[Start], at_once: int, json: bool) -> int:
+def _attend_all(starts: Sequence[Start], started: list[Task[Any]], at_once: int, json: bool) -> int:
     """Follows the tasks of an array until they end. As under Slurm, a failure does not stop the others."""
     from flowlite.api.sweeps.sweep import in_order
     from flowlite.api.task import Ends
-
-    started: list[Task[Any]] = []
 
     def announced(start: Start) -> Task[Any]:
         task = start()

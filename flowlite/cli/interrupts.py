@@ -7,12 +7,13 @@ again once the program has left that code.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -64,6 +65,33 @@ def remembered() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.unraisablehook = hook
         _heard.set()
+
+
+@contextmanager
+def last_words(words: Callable[[], str]) -> Iterator[None]:
+    """While the block runs, SIGTERM ends the command as ever, but first what the function returns is written.
+
+    `timeout` and systems for continuous integration send it. What a command has started goes on then.
+    """
+    usual = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if not usual or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    process = os.getpid()
+
+    def end(number: int, _: FrameType | None) -> None:
+        if os.getpid() == process:
+            # Not by `sys.stderr`, which may be in the middle of a write.
+            with suppress(OSError):
+                os.write(2, words().encode(errors="replace"))
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:

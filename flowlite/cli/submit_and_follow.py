@@ -166,19 +166,20 @@ def submit_and_follow(
 
     submitted: list[Task[Any]] = []
     try:
-        with warnings_as_lines():
-            flow = Flow(notify=lambda text: output.tell(f"note: {text}"))
-            task = flow.submit(
-                config,
-                announce=submitted.append,
-                show_plan=_show_plan,
-                confirm=lambda places: confirm_launch(places, yes or json),
-                inputs_of=inputs_of,
-                files_now=files_now,
-            )
-        if detach:
-            return _leave(task, json)
-        return _stay(task, json=json, show_logs=show_logs and not json)
+        with interrupts.last_words(lambda: "".join(map(_goes_on, submitted))):
+            with warnings_as_lines():
+                flow = Flow(notify=lambda text: output.tell(f"note: {text}"))
+                task = flow.submit(
+                    config,
+                    announce=submitted.append,
+                    show_plan=_show_plan,
+                    confirm=lambda places: confirm_launch(places, yes or json),
+                    inputs_of=inputs_of,
+                    files_now=files_now,
+                )
+            if detach:
+                return _leave(task, json)
+            return _stay(task, json=json, show_logs=show_logs and not json)
     except (KeyboardInterrupt, Exception) as error:
         if isinstance(error, Exception) and not interrupts.pressed():
             raise
@@ -186,6 +187,13 @@ def submit_and_follow(
             output.tell("\ninterrupted; nothing was submitted")
             return 130
         return interrupted(submitted[0], detach)
+
+
+def _goes_on(task: Task[Any]) -> str:
+    """What is said of a task whose command was terminated."""
+    return (
+        f"\nterminated; task {task.name} ({task.id}) goes on without this command\n{_reach(task)}\n"
+    )
 
 
 def _leave(task: Task[Any], json: bool) -> int:

@@ -274,6 +274,37 @@ def test_ctrl_c_cancels_the_task_and_says_so(folder: Path) -> None:
     assert_no_process_left(task.id)
 
 
+def test_sigterm_ends_the_command_which_says_that_the_task_goes_on(folder: Path) -> None:
+    running = start("run", "--name", "long", "--", "sh", "-c", "echo on; exec sleep 600")
+    task = submitted()
+    eventually(lambda: "on" in str(task.logs()))
+    running.terminate()
+    _, err = running.communicate(timeout=90)
+    assert running.returncode == -signal.SIGTERM
+    assert f"terminated; task long ({task.id}) goes on without this command" in err
+    assert f"flow cancel {task.id}" in err
+    assert task.status == "running"
+    task.cancel()
+    task.wait(90)
+
+
+def test_sigterm_ends_the_command_of_an_array_which_says_what_goes_on(folder: Path) -> None:
+    (folder / "job.sbatch").write_text("#!/bin/sh\n#SBATCH --array=1-3%2\necho on; sleep 600\n")
+    running = start("run", "job.sbatch", cwd=folder)
+    eventually(lambda: len(Flow().list_tasks()) == 2)
+    tasks = Flow().list_tasks()
+    eventually(lambda: all("on" in str(task.logs()) for task in tasks))
+    running.terminate()
+    _, err = running.communicate(timeout=90)
+    assert running.returncode == -signal.SIGTERM
+    assert "terminated; 2 of 3 tasks are submitted, and those that have not ended go on" in err
+    for task in tasks:
+        assert task.status == "running"
+        task.cancel()
+    for task in tasks:
+        task.wait(90)
+
+
 def test_ctrl_c_ends_the_following_of_logs_and_not_the_task(folder: Path) -> None:
     flow("run", "-d", "--name", "long", "--", "sh", "-c", "echo on; exec sleep 600")
     task = submitted()
