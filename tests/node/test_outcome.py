@@ -114,6 +114,12 @@ NASTY: dict[str, BaseException] = {
 }
 
 
+class AddsToText(Exception):
+    def __init__(self, what: str, code: int = 2) -> None:
+        super().__init__(f"{what} ended with {code}")
+        self.code = code
+
+
 class RefusesEverything(Exception):
     allowed = False
 
@@ -185,6 +191,16 @@ def test_the_members_of_a_group_come_back_each_in_its_own_form(tmp_path: Path) -
     assert [str(each) for each in inner.exceptions] == [str(each) for each in members]
     assert inner.exceptions[2].code == 5  # type: ignore[union-attr]
     assert str(lost).endswith("RefusesEverything: lost")
+
+
+def test_a_member_of_a_group_keeps_its_text(tmp_path: Path) -> None:
+    """Its `__init__` takes what `args` holds, and makes another text of it."""
+    members = [ValueError(1), AddsToText("shard 7"), AddsToText("shard 8", code=5)]
+    group = written(tmp_path / "r", ExceptionGroup("g", members)).exception
+    assert isinstance(group, ExceptionGroup)
+    assert [str(each) for each in group.exceptions] == [str(each) for each in members]
+    assert [type(each) for each in group.exceptions] == [type(each) for each in members]
+    assert group.exceptions[2].code == 5  # type: ignore[union-attr]
 
 
 def test_an_exception_with_too_much_in_it_leaves_its_text(tmp_path: Path) -> None:

@@ -56,16 +56,24 @@ def text_of(error: BaseException) -> str:
         return f"<its text cannot be made: {type(inner).__name__}>"
 
 
+def _texts_of(error: BaseException) -> list[str]:
+    """Returns the text of an exception and, of a group, those of all members."""
+    members = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    return [text_of(error), *(text for each in members for text in _texts_of(each))]
+
+
 def portable(error: BaseException) -> tuple[str, bytes] | None:
     """Returns ("pickle" | "group" | "rebuild", pickle), or None if only the text can be sent."""
-    text = text_of(error)
     for form, content, exact in _forms(error):
         try:
             stream = pickling.dumps(content, in_one_piece=True).joined()
             if len(stream) > _LARGEST_PICKLE:
                 continue
             copy = restore(form, stream)
-            if type(copy) is type(error) and (not exact or text_of(copy) == text):
+            # The members of a "group" have been tried out by themselves. Those that cannot be rebuilt have other texts.
+            most = 1 if form == "group" else None
+            same = _texts_of(copy)[:most] == _texts_of(error)[:most]
+            if type(copy) is type(error) and (not exact or same):
                 return form, stream
         except Exception:
             # The class's own methods may raise anything; the next form may work.
