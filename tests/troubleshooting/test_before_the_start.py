@@ -59,6 +59,34 @@ def test_gpus_that_differ_by_what_drivers_do_are_of_one_size(other: Any) -> None
     assert ready({"gpu_memory": [[0, 80 * GIB]] * 8}, {"gpu_memory": other}) == ([], [])
 
 
+def test_no_text_is_made_of_what_is_the_same_on_all_nodes() -> None:
+    """All nodes of a gang wait while the leader compares thousands of long reports."""
+    work: list[str] = []
+
+    class Word(str):
+        def __format__(self, spec: str) -> str:
+            work.append("format")
+            return super().__format__(spec)
+
+        def __hash__(self) -> int:
+            work.append("hash")
+            return super().__hash__()
+
+    def report(version: str = "2.13.0") -> dict[str, Any]:
+        return {
+            "packages": [Word(f"package-{number}==1.0") for number in range(100)],
+            "versions": {"torch": Word(version), "numpy": Word("2.1")},
+            "gpu_memory": [[0, 80 * GIB]] * 8,
+            "talks": True,
+        }
+
+    assert ready(report(), report(), report()) == ([], [])
+    assert work == []
+    (said,), _ = ready(report(), report("2.4.1"), report())
+    assert "node 1 (b) has torch 2.4.1" in said
+    assert work
+
+
 def test_a_gpu_that_somebody_else_fills() -> None:
     stops, says = ready(
         {"gpu_memory": [[0, 80 * GIB], [30 * GIB, 80 * GIB]]}, {"gpu_memory": [[0, 80 * GIB]] * 2}

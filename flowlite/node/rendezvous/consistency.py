@@ -53,12 +53,14 @@ _SHM_BYTES = 256 * 2**20
 def differences(settings: GangSettings, prepared: Sequence[Facts]) -> list[str]:
     """Returns why nodes that are ready must not start together; empty if they may. `prepared` by node rank."""
     found = differing_packages(settings, [each.get("packages") for each in prepared])
-    found += _odd_ones(
-        settings,
-        _with_tolerance([_gpu_memory(each) for each in prepared]),
-        "a batch that fits on the others would run out of memory there. Replace the odd nodes, or ask for one kind of "
-        "GPU (and one MIG profile)",
-    )
+    sizes = [_gpu_memory(each) for each in prepared]
+    if not _alike(sizes):
+        found += _odd_ones(
+            settings,
+            _with_tolerance(sizes),
+            "a batch that fits on the others would run out of memory there. Replace the odd nodes, or ask for one kind "
+            "of GPU (and one MIG profile)",
+        )
     if any(each.get("talks") for each in prepared):
         found += _differing_versions(settings, prepared, TALKING)
     return found
@@ -69,23 +71,29 @@ def oddities(settings: GangSettings, prepared: Sequence[Facts]) -> list[str]:
     talks = any(each.get("talks") for each in prepared)
     found = _differing_versions(settings, prepared, COMPUTING if talks else (*TALKING, *COMPUTING))
     for rank, each in enumerate(prepared):
-        torch = str((each.get("versions") or {}).get("torch", ""))
-        if each.get("gpu_memory") and torch.endswith("+cpu"):
+        cards = each.get("gpu_memory")
+        torch = str((each.get("versions") or {}).get("torch", "")) if cards else ""
+        if torch.endswith("+cpu"):
             found.append(
                 f"{settings.name(rank)} has GPUs, and torch {torch}, which knows none: training would run on its "
                 "processors. Install a build of torch with CUDA there"
             )
         if each.get("doubt"):
             found.append(f"{settings.name(rank)}: {each['doubt']}")
-        found += _taken(settings.name(rank), each.get("gpu_memory") or ())
+        found += _taken(settings, rank, cards or ())
     return found[:_NAMED]
+
+
+def _alike(values: Sequence[Any]) -> bool:
+    """Whether all nodes report the same, as nearly all gangs do. Then no text needs to be made of each report."""
+    return values.count(values[0]) == len(values)
 
 
 def _differing_versions(
     settings: GangSettings, prepared: Sequence[Facts], names: Sequence[str]
 ) -> list[str]:
     known = [each.get("versions") for each in prepared]
-    if any(each is None for each in known):
+    if _alike(known) or any(each is None for each in known):
         return []
     found = []
     for name in names:
@@ -102,11 +110,11 @@ def _differing_versions(
     return found[:_NAMED]
 
 
-def _taken(name: str, cards: Sequence[Sequence[int]]) -> list[str]:
+def _taken(settings: GangSettings, rank: int, cards: Sequence[Sequence[int]]) -> list[str]:
     """Returns a warning for each GPU whose memory is in use before the first worker has started."""
     return [
-        f"GPU {index} of {name} is in use: {used / 1e9:.1f} GB of {total / 1e9:.1f} GB are taken before the workers "
-        "start, and will be missing. `nvidia-smi` there shows by whom"
+        f"GPU {index} of {settings.name(rank)} is in use: {used / 1e9:.1f} GB of {total / 1e9:.1f} GB are taken before "
+        "the workers start, and will be missing. `nvidia-smi` there shows by whom"
         for index, (used, total) in enumerate(cards)
         if node_facts.lacks_memory(used, total)
     ]
@@ -114,7 +122,8 @@ def _taken(name: str, cards: Sequence[Sequence[int]]) -> list[str]:
 
 def _gpu_memory(prepared: Facts) -> int:
     """The memory of the smallest GPU, in bytes; 0 where it is not known."""
-    return min((int(total) for _, total in prepared.get("gpu_memory") or ()), default=0)
+    cards = prepared.get("gpu_memory")
+    return min([total for _, total in cards]) if cards else 0
 
 
 def _with_tolerance(sizes: Sequence[int]) -> list[str]:
@@ -135,6 +144,8 @@ def differing_packages(settings: GangSettings, found: Sequence[Sequence[str] | N
     Args:
         found: The packages of each node ("name==version"), by node rank.
     """
+    if _alike(found):
+        return []
     ours = set(found[0] or ())
     sentences = []
     for rank, each in enumerate(found):
