@@ -16,6 +16,8 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 # part of every other character here to one with it.
 _UNSAFE = "\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\udc80-\udc9f"
 UNSAFE = re.compile(f"[{_UNSAFE}]")
+# The separators of lines and paragraphs are no newline to a terminal, but end a line for `str.splitlines`, too.
+_UNSAFE_IN_JSON = re.compile(f"[{_UNSAFE}\u2028\u2029]")
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 
 
@@ -134,5 +136,5 @@ def without_colours(text: str) -> str:
 
 
 def escaped_json(text: str) -> str:
-    """An equivalent JSON document in which the characters that a terminal would act on are escaped."""
-    return UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    """An equivalent JSON document, one line, in which the characters that a terminal would act on are escaped."""
+    return _UNSAFE_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flowlite import cli, provider, terminal
@@ -533,6 +533,7 @@ def test_errors_show_nothing_else_than_they_may(error: FlowError) -> None:
 
 
 @given(st.text(alphabet=st.characters(codec="utf-8")))
+@example("one\u2028two\u2029three\x85four\x1c")
 def test_no_text_steers_the_terminal(text: str) -> None:
     for cleaned in (terminal.plain(text), terminal.in_one_line(text)):
         assert _ACTS.search(cleaned) is None
@@ -541,6 +542,8 @@ def test_no_text_steers_the_terminal(text: str) -> None:
     document = json.dumps(text, ensure_ascii=False)
     assert _ACTS.search(terminal.escaped_json(document)) is None
     assert json.loads(terminal.escaped_json(document)) == text
+    # Scripts read the lines of `flow logs --json` by `str.splitlines`, which knows more ends than a newline.
+    assert len(terminal.escaped_json(document).splitlines()) == 1
 
 
 def test_bytes_in_the_guise_of_surrogates_steer_no_terminal() -> None:
