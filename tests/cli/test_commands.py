@@ -16,7 +16,7 @@ import typer
 from typer.main import get_command
 
 import flowlite.cli
-from flowlite.errors import ConfigError, ProviderError
+from flowlite.errors import ConfigError, ProviderError, StoreError
 from flowlite.provider import Provider, adapter_class
 from tests.cli.conftest import Flow
 from tests.cli.terminals import on_a_terminal
@@ -541,6 +541,30 @@ def test_a_wrong_name_among_several_cancels_nothing_and_says_so(flow: Flow) -> N
     assert one.store.get_task(one.id).cancel_requested_at is None
     assert len(flow("cancel", "onne").err.splitlines()) == 1
     assert flow("cancel", "one", "onne", "--json").json["notes"] == ["no task was cancelled"]
+
+
+def test_what_keeps_one_task_from_being_cancelled_lets_no_other_go_on(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = [HandMade(name) for name in ("a", "b", "c")]
+    cancel = flowlite.Task.cancel
+
+    def cannot(self: Any) -> bool:
+        if self.name != "c":
+            raise StoreError(f"{self.name}: database or disk is full")
+        return cancel(self)
+
+    monkeypatch.setattr(flowlite.Task, "cancel", cannot)
+    ran = flow("cancel", "a", "b", "c")
+    assert (ran.code, ran.out.split()[:2]) == (StoreError.exit_code, ["c", f"({made[2].id})"])
+    asked = [each.store.get_task(each.id).cancel_requested_at is not None for each in made]
+    assert asked == [False, False, True]
+    for each in made[:2]:
+        assert f"({each.id}) is not cancelled, and goes on" in ran.err
+    as_json = flow("cancel", "a", "c", "--json")
+    assert as_json.code == StoreError.exit_code
+    assert [each["name"] for each in as_json.json] == ["c"]
+    assert flow("cancel", "a", "--json").json["type"] == "StoreError"
 
 
 def test_providers_are_listed(flow: Flow) -> None:

@@ -11,7 +11,7 @@ from flowlite.cli.common_options import TASKS, Json
 from flowlite.cli.completion import complete_task
 from flowlite.cli.confirmation import confirm_launch
 from flowlite.cli.task_argument import OptionalTask, newest_to_cancel, task_or_newest
-from flowlite.errors import ConfigError, NotFound, TaskTimeout
+from flowlite.errors import ConfigError, FlowError, NotFound, TaskTimeout
 
 if TYPE_CHECKING:
     from flowlite.api.client import Flow
@@ -46,29 +46,41 @@ def cancel(
             error.add_note("no task was cancelled")
         raise
     found = found or [newest_to_cancel(flow)]
-    asked = [one.cancel() for one in found]
+    asked: list[tuple[Task[Any], bool]] = []
+    errors: list[FlowError | OSError] = []
+    # What is wrong with one task, as on a full disk, is no reason to let the others go on.
+    for one in found:
+        try:
+            asked.append((one, one.cancel()))
+        except (FlowError, OSError) as error:
+            error.add_note(f"{one.name} ({one.id}) is not cancelled, and goes on")
+            errors.append(error)
     if wait:
-        for one in found:
+        for one, _ in asked:
             _wait_for_end(one)
-    for one, was in zip(found, asked, strict=True):
+    for one, was in asked:
         if not was and one.name in (tasks or ()):
             _tell_namesakes(flow, one)
-    if json:
-        data = [
-            {**output.task_json(one), "cancel_requested": was}
-            for one, was in zip(found, asked, strict=True)
-        ]
+    if not json:
+        for one, was in asked:
+            _say_cancelled(one, was, wait)
+    elif asked:
+        data = [{**output.task_json(one), "cancel_requested": was} for one, was in asked]
         output.print_json("tasks", data)
-        return
-    for one, was in zip(found, asked, strict=True):
-        if not was:
-            output.say(f"{one.name} ({one.id}) had ended before: {one.status}")
-        elif wait:
-            output.say(f"{one.name} ({one.id}): {one.status}")
-        else:
-            output.say(
-                f"{one.name} ({one.id}) is being cancelled; `flow status {one.id}` shows its end"
-            )
+    if errors:
+        for each in errors[:-1]:
+            output.report(each)
+        raise output.beside_json(errors[-1]) if json and asked else errors[-1]
+
+
+def _say_cancelled(task: Task[Any], was_asked: bool, waited: bool) -> None:
+    name = f"{task.name} ({task.id})"
+    if not was_asked:
+        output.say(f"{name} had ended before: {task.status}")
+    elif waited:
+        output.say(f"{name}: {task.status}")
+    else:
+        output.say(f"{name} is being cancelled; `flow status {task.id}` shows its end")
 
 
 def _tell_namesakes(flow: Flow, ended: Task[Any]) -> None:
