@@ -263,6 +263,21 @@ def test_what_is_missing_is_named() -> None:
         check(message, message_check.TO_SUPERVISOR, "task-1")
 
 
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"packages": ["a==1", "b==2", 3]}, r"ready\.facts\.packages\[2\] is not a text \(int\)"),
+        ({"packages": [None, "b==2"]}, r"ready\.facts\.packages\[0\] is not a text"),
+        ({"gpu_memory": [[0, 1], [0, -1]]}, r"gpu_memory\[1\]\[1\] is not a number from 0 on"),
+        ({"gpu_memory": [[0, 1], [0]]}, r"gpu_memory\[1\] is not a list of two"),
+        ({"speeds": {"a": 1.0, "b": "2"}}, r"ready\.facts\.speeds\.\* is not a number \(str\)"),
+    ],
+)
+def test_the_place_of_what_is_wrong_is_named(facts: dict[str, Any], said: str) -> None:
+    with pytest.raises(MessageError, match=said):
+        check({"type": "ready", **STAMP, "facts": facts}, FIELDS, "task-1")
+
+
 # Nobody who acts on a message raises anything else
 
 

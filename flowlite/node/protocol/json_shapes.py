@@ -80,8 +80,13 @@ def listing(inner: Shape) -> Shape:
 
     def shape(value: Any) -> None:
         _check(isinstance(value, list), "a list", value)
-        for index, each in enumerate(value):
-            _inside(f"[{index}]", inner, each)
+        index = 0
+        try:
+            for each in value:
+                inner(each)
+                index += 1
+        except ValueError as error:
+            raise ValueError(f"[{index}]{error}") from None
 
     return shape
 
@@ -102,8 +107,11 @@ def mapping(inner: Shape) -> Shape:
 
     def shape(value: Any) -> None:
         _check(isinstance(value, dict), "an object", value)
-        for each in value.values():
-            _inside(".*", inner, each)
+        try:
+            for each in value.values():
+                inner(each)
+        except ValueError as error:
+            raise ValueError(f".*{error}") from None
 
     return shape
 
@@ -126,13 +134,6 @@ def fields(required: Mapping[str, Shape], optional: Mapping[str, Shape] | None =
             raise ValueError(f".{name}{error}") from None
 
     return shape
-
-
-def _inside(where: str, inner: Shape, value: Any) -> None:
-    try:
-        inner(value)
-    except ValueError as error:
-        raise ValueError(f"{where}{error}") from None
 
 
 def _check(holds: bool, wanted: str, value: Any) -> None:
