@@ -172,6 +172,27 @@ def test_a_call_looks_for_no_garbage_while_it_imports(flow_home: Path) -> None:
     assert collections_in(setup, f"{program}; {after}") == 0
 
 
+FORK_SERVER = """node.main(["warm"])
+assert gc.isenabled()
+from flowlite.node.forkserver import server
+spec = {"key": "", "function": True, "argv": [], "imports": ["json"], "idle": 0, "socket": ""}
+began = server.ForkServer(spec, socket.socket())
+# It has imported everything when it begins to wait for agents.
+began._poll = None
+with contextlib.suppress(AttributeError):
+    began.serve()
+assert "flowlite.node.worker.load_call" in sys.modules"""
+
+
+def test_a_fork_server_looks_for_no_garbage_while_it_imports() -> None:
+    setup = (
+        "import contextlib, socket; from flowlite.node import __main__ as node; "
+        "node.SUBCOMMANDS['warm'] = ('forkserver.server', '_Caller', 0)"
+    )
+    # One after each part, when what was imported has been set aside already.
+    assert collections_in(setup, FORK_SERVER) <= 2
+
+
 def test_a_submission_within_a_call_starts_no_second_supervisor(flow_home: Path) -> None:
     config = TaskConfig(command=["true"], provider="local")
     with submission.supervisor_ahead(config):

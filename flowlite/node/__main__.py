@@ -84,14 +84,15 @@ def main(arguments: list[str] | None = None) -> int:
     if not module or len(rest) < least:
         sys.stderr.write(f"usage: {(__doc__ or '').strip()}\n")
         return 2
-    agent = name == "agent"
-    if agent:
+    if name == "agent":
         # asyncio imports ssl if it can: a third of the agent's memory, for nothing.
         sys.modules.setdefault("ssl", None)  # type: ignore[arg-type]
+    is_awaited = name in ("agent", "warm")
+    if is_awaited:
         # The garbage collector would look through what is imported again and again, and find nothing.
         gc.disable()
     run: Callable[[list[str]], int] = getattr(import_module(f".{module}", __package__), function)
-    if agent:
+    if is_awaited:
         gc.freeze()
         gc.enable()
     return run(rest)

@@ -35,7 +35,7 @@ from . import active_tracers, observed_imports, pth_files, registry, staleness
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Any, NoReturn
 
 IDLE_BEFORE_FIRST = 60.0
@@ -123,7 +123,10 @@ class ForkServer:
         self._imports.take(self._spec["imports"])
         imported = time.time()
         if self._spec["function"] or self._spec["argv"]:
-            preload(function=self._spec["function"])
+            with _collector_paused():
+                preload(function=self._spec["function"])
+                if self._customize is None:
+                    gc.freeze()
         self._spans = [
             ("start", started or began, began),
             ("import what the call needs", began, imported),
@@ -323,6 +326,19 @@ class ForkServer:
             registry.note(self._spec["socket"], agents, until)
 
 
+@contextlib.contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Lets the garbage collector rest during imports, which make none."""
+    # Not `gc.disable()`: an import may call that, and means its process.
+    threshold = gc.get_threshold()[0]
+    gc.set_threshold(_PAUSED)
+    try:
+        yield
+    finally:
+        if gc.get_threshold()[0] == _PAUSED:
+            gc.set_threshold(threshold)
+
+
 class Imports:
     """The modules that the fork server has imported, and the errors of those that failed.
 
@@ -354,28 +370,24 @@ class Imports:
         if not missing and self._done is not None:
             return
         began = time.perf_counter()
-        # Not `gc.disable()`: an import may call that, and means its process.
-        threshold = gc.get_threshold()[0]
-        gc.set_threshold(_PAUSED)
-        if missing:
-            from ..worker.renewed_modules import look_anew_at_directories
+        with _collector_paused():
+            if missing:
+                from ..worker.renewed_modules import look_anew_at_directories
 
-            look_anew_at_directories()
-        with self._watched.importing() if self._watched else contextlib.nullcontext():
-            for name in missing:
-                try:
-                    with self.observed.of(name):
-                        importlib.import_module(name)
-                except BaseException as error:
-                    self._failed[name] = f"{type(error).__name__}: {error}"[:500]
-        self._done = done | set(missing)
-        self.hazard = fork_hazard()
-        if self._held:
-            _freeze_all_but_main()
-        else:
-            gc.freeze()
-        if gc.get_threshold()[0] == _PAUSED:
-            gc.set_threshold(threshold)
+                look_anew_at_directories()
+            with self._watched.importing() if self._watched else contextlib.nullcontext():
+                for name in missing:
+                    try:
+                        with self.observed.of(name):
+                            importlib.import_module(name)
+                    except BaseException as error:
+                        self._failed[name] = f"{type(error).__name__}: {error}"[:500]
+            self._done = done | set(missing)
+            self.hazard = fork_hazard()
+            if self._held:
+                _freeze_all_but_main()
+            else:
+                gc.freeze()
         self.seconds += time.perf_counter() - began
 
     def failed_of(self, request: Mapping[str, Any]) -> dict[str, str]:
