@@ -104,7 +104,9 @@ class Project:
     def importable(self, module: types.ModuleType) -> bool:
         """Whether a node could import this module: it is installed, or its file is where its name implies."""
         name = module.__name__
-        if name in NEVER_SENT or is_installed_module(module):
+        # The agent's zip has all of cloudpickle, wherever it is installed here.
+        in_zip = name.partition(".")[0] == "cloudpickle"
+        if name in NEVER_SENT or in_zip or is_installed_module(module):
             return name not in ("__main__", "__mp_main__")
         found = self.file(name)
         own = getattr(module, "__file__", None)

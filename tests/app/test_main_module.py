@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
+import cloudpickle
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -685,6 +687,28 @@ def test_a_module_of_a_package_that_was_started_by_its_name(tmp_path: Path) -> N
         ["--lr", "3"],
         [[4, "beside", "__mp_main__"]],
     ]
+
+
+def test_packages_may_be_in_any_directory(tmp_path: Path) -> None:
+    """As one that `pip install --target` has made, which is in `PYTHONPATH`."""
+    packages = tmp_path / "packages"
+    shutil.copytree(Path(cloudpickle.__file__).parent, packages / "cloudpickle")
+    path = write(
+        tmp_path,
+        """
+        @app.function
+        def f(x):
+            return 2 * x
+
+        if __name__ == "__main__":
+            import cloudpickle
+            print(json.dumps([f.remote(4), app.function(lambda x: x + 1).remote(4), cloudpickle.__file__]))
+        """,
+    )
+    run = f"import runpy; sys.path.insert(0, {str(packages)!r}); runpy.run_path({str(path)!r}, run_name='__main__')"
+    result, of_lambda, where = printed("-c", f"import sys; {run}", cwd=tmp_path)
+    assert (result, of_lambda) == (8, 5)
+    assert where.startswith(str(packages))
 
 
 def test_a_program_without_a_file_fills_the_main_module(tmp_path: Path) -> None:
