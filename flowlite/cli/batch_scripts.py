@@ -165,8 +165,18 @@ def _attend_all(starts: Sequence[Start], started: list[Task[Any]], at_once: int,
     from flowlite.api.sweeps.sweep import in_order
     from flowlite.api.task import Ends
 
+    # By the number of the start; None if that failed.
+    tasks: list[Task[Any] | None] = []
+
     def announced(start: Start) -> Task[Any]:
-        task = start()
+        tasks.append(None)
+        try:
+            task = start()
+        except Exception as error:
+            if interrupts.pressed():
+                raise KeyboardInterrupt from error
+            raise
+        tasks[-1] = task
         started.append(task)
         output.tell(f"task {task.name} ({task.id}) is submitted")
         return task
@@ -180,13 +190,16 @@ def _attend_all(starts: Sequence[Start], started: list[Task[Any]], at_once: int,
         on_interrupt=_cancel_all,
     )
     for number, end in enumerate(ends):
-        task = started[number]
+        task = tasks[number]
         error = end if isinstance(end, Exception) else None
         failed += error is not None
-        output.tell(str(error) if error else f"task {task.name} ({task.id}): {task.status}")
+        if task is None:
+            output.tell(f"task {number + 1} of {len(starts)} could not be submitted: {error}")
+        else:
+            output.tell(str(error) if error else f"task {task.name} ({task.id}): {task.status}")
     if json:
         _print_tasks(started)
-    output.tell(f"{len(started) - failed} of {len(starts)} tasks completed; output: flow logs TASK")
+    output.tell(f"{len(tasks) - failed} of {len(starts)} tasks completed; output: flow logs TASK")
     return 1 if failed else 0
 
 

@@ -20,7 +20,7 @@ _LONGEST_CALL = 100
 class SweepDisplay:
     """Shows a progress bar in the last row of a terminal; elsewhere a line for each tenth of the tasks.
 
-    Whoever runs the tasks calls `started` and `ended` for each, in any order of ends.
+    Whoever runs the tasks calls `started` and `ended` for each, in any order of ends; or `not_started`.
     """
 
     def __init__(
@@ -31,6 +31,7 @@ class SweepDisplay:
         self._total = total
         self._screen = screen
         self._inputs: dict[str, int] = {}
+        self._taken = 0
         self._done = self._failed = 0
         self._told = 0
         if screen is not None:
@@ -38,7 +39,20 @@ class SweepDisplay:
 
     def started(self, task: ShownTask) -> None:
         """Takes up a task. The order of these calls is the order of the inputs."""
-        self._inputs[task.id] = len(self._inputs)
+        self._inputs[task.id] = self._taken
+        self._taken += 1
+
+    def not_started(self, error: Exception) -> None:
+        """Takes up a task that could not be started, and shows why. It counts as one that has failed."""
+        name = f"input {self._taken}"
+        error.add_note(f"this is {name}, whose task could not be started")
+        self._taken += 1
+        self._done += 1
+        self._failed += 1
+        if self._screen is not None:
+            text = f"{name}: not started: {terminal.in_one_line(str(error))}"
+            self._screen.tell(ColouredText(text, RED))
+            self._screen.flush()
 
     def advance(self) -> None:
         """Shows the bar; called again and again while the tasks are waited for."""
@@ -90,7 +104,7 @@ class SweepDisplay:
     def _count(self) -> str:
         total = "" if self._total is None else f" of {self._total}"
         parts = [f"{self._done}{total} done"]
-        running = len(self._inputs) - self._done
+        running = self._taken - self._done
         if running:
             parts.append(f"{running} started")
         if self._failed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import re
 import signal
@@ -14,9 +15,11 @@ from typing import Any
 import pytest
 
 import flowlite.api.client
-from flowlite import ConfigError, FlowApp, FlowError, TaskConfig, TaskTimeout
+from flowlite import ConfigError, FlowApp, FlowError, ProviderError, TaskConfig, TaskTimeout
 from flowlite.api.sweeps.sweep import in_order
 from flowlite.api.task import Ends
+from flowlite.display.screen import Screen
+from flowlite.display.sweep_display import SweepDisplay
 from flowlite.state.store import Store
 from tests.tasks_made_by_hand import HandMade
 
@@ -485,8 +488,12 @@ class _Told:
 
     def __init__(self) -> None:
         self.ended_ones: list[_Step] = []
+        self.not_started_ones: list[Exception] = []
 
     def started(self, task: _Step) -> None: ...
+
+    def not_started(self, error: Exception) -> None:
+        self.not_started_ones.append(error)
 
     def ended(self, task: _Step, *, tell: bool) -> None:
         self.ended_ones.append(task)
@@ -510,6 +517,41 @@ def test_each_end_is_told_once_and_before_its_result(looks: int, at_once: int) -
     for number, _ in enumerate(ended):
         assert tasks[number] in told.ended_ones
     assert len(told.ended_ones) == 3
+
+
+def test_a_task_that_cannot_be_started_ends_no_others() -> None:
+    """`_Step.cancel` fails the test."""
+    outage = ProviderError("no answer")
+
+    def cannot() -> _Step:
+        raise outage
+
+    def steps(*starts: Callable[[], _Step]) -> list[object]:
+        how = {"max_concurrent": 2, "ended_among": _done, "return_exceptions": True}
+        return list(in_order(starts, display=told, **how))
+
+    def fine() -> _Step:
+        return _Step(*["running"] * 3, "completed")
+
+    told = _Told()
+    assert steps(fine, cannot, fine, cannot) == ["completed", outage, "completed", outage]
+    assert (len(told.ended_ones), told.not_started_ones) == (2, [outage, outage])
+    # That of the first may be a mistake which all have in common.
+    with pytest.raises(ProviderError):
+        steps(cannot, fine)
+
+
+def test_a_task_that_could_not_be_started_counts_as_a_failed_input() -> None:
+    written = io.StringIO()
+    display = SweepDisplay("train", 2, Screen(lambda: written, lambda: written))
+    error = ProviderError("no answer")
+    display.not_started(error)
+    display.close()
+    assert error.__notes__ == ["this is input 0, whose task could not be started"]
+    assert written.getvalue().splitlines() == [
+        "input 0: not started: no answer",
+        "train: 1 of 2 done, 1 failed",
+    ]
 
 
 @pytest.mark.usefixtures("flow_home")

@@ -17,7 +17,8 @@ import pytest
 
 from flowlite.api.client import Flow
 from flowlite.api.task import Task
-from flowlite.errors import TaskFailed
+from flowlite.cli import main
+from flowlite.errors import ProviderError, TaskFailed
 from tests.helpers import KILLED, assert_no_process_left, eventually
 from tests.tasks_made_by_hand import HandMade
 from tests.terminals import Terminal
@@ -251,6 +252,27 @@ def test_cancel_ends_a_task_and_run_says_so(folder: Path) -> None:
     assert running.returncode == 1
     assert f"error: task long ({task.id}) was cancelled" in err
     assert_no_process_left(task.id)
+
+
+def test_a_task_of_an_array_that_cannot_be_submitted_stops_no_other(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "job.sbatch").write_text("#!/bin/sh\n#SBATCH --array=1-3%2\nsleep 1\n")
+    monkeypatch.chdir(folder)
+    submit = Flow.submit
+
+    def fails_at_second(self: Flow, config: Any, **options: Any) -> Any:
+        if config.name.endswith("-2"):
+            raise ProviderError("no answer from EC2")
+        return submit(self, config, **options)
+
+    monkeypatch.setattr(Flow, "submit", fails_at_second)
+    assert main(["run", "--json", "job.sbatch"]) == 1
+    told = capsys.readouterr()
+    ends = {task["name"]: task["status"] for task in json.loads(told.out)["data"]}
+    assert ends == {"job-1": "completed", "job-3": "completed"}
+    assert "task 2 of 3 could not be submitted: no answer from EC2" in told.err
+    assert "2 of 3 tasks completed" in told.err
 
 
 # Ctrl-C

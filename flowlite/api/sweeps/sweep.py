@@ -155,9 +155,14 @@ def in_order(
     `on_interrupt`. Output of the tasks is not shown; `display` is told of each start and each end. `when_idle` is
     called when there is less to do than before: a task has ended, and none is left to start or has no nodes yet; or all
     have ended. `ended_among` says which of some tasks have ended.
+
+    With `return_exceptions`, a task that cannot be started, as in an outage, is a failed one, once another was started:
+    it ends no others. The first shows mistakes that all have in common.
     """
-    waiting: deque[Task[Any]] = deque()
+    # An exception stands for a task that could not be started.
+    waiting: deque[Task[Any] | Exception] = deque()
     ended: set[int] = set()
+    any_started = False
     source = iter(starts)
     more, ran = True, max_concurrent
     process = os.getpid()
@@ -165,7 +170,7 @@ def in_order(
         while True:
             _leave_at_exit()
             began = time.monotonic()
-            left = [task for task in waiting if id(task) not in ended]
+            left = [task for task in _tasks(waiting) if id(task) not in ended]
             # The state is read once in each round, since a task may end between two reads.
             new = ended_among(left)
             spent = time.monotonic() - began
@@ -180,50 +185,69 @@ def in_order(
                 if start is None:
                     more = False
                     break
-                waiting.append(start())
-                running += 1
-                if display is not None:
-                    display.started(waiting[-1])
+                try:
+                    task = start()
+                except Exception as error:
+                    if not (return_exceptions and any_started):
+                        raise
+                    waiting.append(error)
+                    if display is not None:
+                        display.not_started(error)
+                else:
+                    any_started = True
+                    waiting.append(task)
+                    running += 1
+                    if display is not None:
+                        display.started(task)
                 if pauses:
                     yield PAUSE
             # A task that has no nodes yet may take those of one that has ended.
             if (
                 when_idle is not None
                 and not (more or running >= ran)
-                and not any(_lacks_nodes(task) for task in waiting)
+                and not any(_lacks_nodes(task) for task in _tasks(waiting))
             ):
                 ran = running
                 when_idle()
             if not waiting:
                 return
-            if id(waiting[0]) not in ended:
+            first = waiting[0]
+            if not isinstance(first, Exception) and id(first) not in ended:
                 if display is not None:
                     display.advance()
                 if pauses:
                     yield PAUSE
                     continue
                 with suppress(TaskTimeout):
-                    waiting[0].wait(max(POLL_SECONDS, _REST * spent), show_logs=False)
+                    first.wait(max(POLL_SECONDS, _REST * spent), show_logs=False)
                 continue
-            first = waiting.popleft()
+            waiting.popleft()
             ended.discard(id(first))
             if display is not None:
                 display.pause()
-            yield _outcome(first, return_exceptions, display)
+            if isinstance(first, Exception):
+                yield first
+            else:
+                yield _outcome(first, return_exceptions, display)
     except KeyboardInterrupt:
-        running_ones = [task for task in waiting if not _has_ended(task)]
+        running_ones = [task for task in _tasks(waiting) if not _has_ended(task)]
         waiting.clear()
         on_interrupt(running_ones)
         raise
     finally:
         # A child of a fork has a copy, and leaves it when it ends by `sys.exit`.
         if os.getpid() == process:
-            for task in waiting:
+            for task in _tasks(waiting):
                 if not _has_ended(task):
                     with suppress(FlowError, OSError):
                         task.cancel()
             if when_idle is not None:
                 when_idle()
+
+
+def _tasks(waiting: Iterable[Task[Any] | Exception]) -> list[Task[Any]]:
+    """Those that could be started."""
+    return [each for each in waiting if not isinstance(each, Exception)]
 
 
 def _leave_at_exit() -> None:
