@@ -15,7 +15,7 @@ import pytest
 
 from flowlite.api.client import Flow as Client
 from flowlite.cli.commands import scale
-from flowlite.errors import CapExceeded
+from flowlite.errors import CapExceeded, ProviderError
 from flowlite.scaling.ladder import Run
 from flowlite.spec import TaskConfig
 from tests.cli.conftest import Flow
@@ -156,6 +156,28 @@ def test_a_run_that_fails_is_a_row_with_its_reason(flow: Flow, folder: Path) -> 
     assert "ValueError: it diverged" in two["reason"]
     assert three["throughput"] == pytest.approx(244.9, abs=0.1)
     assert json.loads((folder / "out" / "scale.json").read_text())["rungs"] == ran.json["rungs"]
+
+
+def test_a_run_that_cannot_be_submitted_hides_nothing_that_was_measured(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit = Client.submit
+
+    def fails_at_second(self: Client, config: TaskConfig, **options: Any) -> Any:
+        if config.num_instances == 2:
+            raise ProviderError("no answer from EC2")
+        return submit(self, config, **options)
+
+    monkeypatch.setattr(Client, "submit", fails_at_second)
+    ran = flow("scale", "train.py", "--nodes", "1,2,3", "--metric", "samples_per_s", "--json")
+    assert ran.code == 1
+    one, two, three = ran.json["rungs"]
+    assert two["reason"] == "not run: no answer from EC2"
+    assert one["throughput"]
+    assert three["throughput"]
+    # That of the first may be a mistake which all have in common.
+    words = ("--nodes", "2,3", "--metric", "samples_per_s", "--json")
+    assert flow("scale", "train.py", *words).json["type"] == "ProviderError"
 
 
 def test_the_output_is_read_where_the_result_has_no_such_number(flow: Flow) -> None:

@@ -316,6 +316,9 @@ def _run(flow: Flow, ladder: Ladder, config: TaskConfig, plan: Plan) -> Run:
         return Run(nodes, workers, reason=f"not run: {error}")
     except (KeyboardInterrupt, Exception) as error:
         if isinstance(error, Exception) and not interrupts.pressed():
+            if isinstance(error, FlowError) and ladder.runs and not submitted:
+                # As in an outage. What was measured before was paid for.
+                return Run(nodes, workers, reason=f"not run: {error}")
             raise
         if not submitted:
             output.tell("\ninterrupted; no further task was submitted")
