@@ -101,6 +101,21 @@ def test_the_machines_of_a_cancelled_task_are_ended(
     assert scene.tried[-1] == pytest.approx(scene.room_at, abs=5.0)
 
 
+def test_the_machines_are_ended_though_the_store_cannot_even_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without room for SQLite's index of its log, reading fails as well."""
+
+    def unreadable(*words: object) -> None:
+        raise FULL
+
+    scene = Scene(tmp_path, monkeypatch)
+    scene.cancel_at, scene.room_at = 2000.0, 4000.0
+    monkeypatch.setattr(Store, "make_sure_of", unreadable)
+    scene.lead()
+    assert len(scene.ended) == 1
+
+
 def test_nodes_that_cost_nothing_are_told_for_as_long_as_it_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -255,9 +255,8 @@ class Supervisor:
                 if not (self._is_dear and self._should_have_stopped()):
                     # The next attempt passes the cancellation on to the ranks.
                     return
-                # Whoever leads the task after this supervisor would end them, too.
+                # Whoever leads the task by now, or after this supervisor, ends them, too.
                 say(f"the nodes of the cancelled task are ended unrecorded: {error}")
-                self._leading.make_sure_of_it()
                 ended = await self._end_without_record()
 
     def _should_have_stopped(self) -> bool:

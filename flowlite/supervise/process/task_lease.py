@@ -68,10 +68,6 @@ class TaskLease:
         if clock.now() > self._until:
             self._renew()
 
-    def make_sure_of_it(self) -> None:
-        """Raises LeaseLost if another supervisor has taken over. Needs no room on the disk."""
-        self._store.make_sure_of(self._lease)
-
     def renew(self) -> None:
         """Renews the lease. Raises LeaseLost, or StoreError if the store cannot be written."""
         self._store.renew_lease(self._lease, LEASE_SECONDS)
