@@ -9,6 +9,7 @@ again repeatedly (`revisit`), by the next launch and by `flow gc`, and is releas
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -26,6 +27,8 @@ from provider_adapters.ssh.unfit_hosts import UnfitHosts
 SILENT_SECONDS = 10.0
 # With no host within reach the network may be at fault: how long to wait for it.
 PATIENCE_SECONDS = 120.0
+# A host that has answered within this time is not asked whether it does.
+_JUST_NOW = 1.0
 
 
 class Ending:
@@ -39,7 +42,12 @@ class Ending:
         self._records = kept
         self._unfit = unfit
         self._alone_since: dict[str, float] = {}
+        self._answered: dict[str, float] = {}
         self.lapsed: set[str] = set()
+
+    def has_answered(self, key: str) -> None:
+        """Notes that a host has answered now."""
+        self._answered[key] = time.monotonic()
 
     def end(self, instances: Sequence[Instance]) -> None:
         """Releases the hosts of these instances, and removes the task's files from those that answer.
@@ -153,6 +161,13 @@ class Ending:
         self, instances: Sequence[Instance]
     ) -> tuple[list[Instance], dict[str, str]]:
         """The instances that do not answer, with the reasons."""
+        # Who ends a task has listed its instances a moment ago, for which each host was asked.
+        since = time.monotonic() - _JUST_NOW
+        instances = [
+            each
+            for each in instances
+            if self._answered.get(str(each.data["key"]), -math.inf) < since
+        ]
         answers = hosts.everywhere(
             instances,
             lambda each: _say_true(each.data["target"]),

@@ -250,6 +250,7 @@ class SshProvider(Provider):
             with hosts.connect(host) as connection:
                 shown = leases.show(connection)
                 if shown is not None:
+                    self._ending.has_answered(host.key)
                     return shown["held"]  # type: ignore[no-any-return]
                 return hosts.held_by(host, connection, self._memory.facts(host))
 

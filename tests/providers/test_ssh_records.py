@@ -124,6 +124,33 @@ def test_ending_reads_the_record_as_often_for_many_hosts(
     assert found[0] == found[1]
 
 
+def test_only_hosts_that_have_not_just_answered_are_asked_whether_they_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who ends a task has listed its instances a moment ago."""
+    asked: list[str] = []
+    released: list[str] = []
+
+    def release(_: Any, data: Any, *__: object, retain: bool) -> dict[str, Any]:
+        released.append(str(data["key"]))
+        return {"ok": True}
+
+    monkeypatch.setattr(ending, "_say_true", lambda target: asked.append(str(target)))
+    monkeypatch.setattr(leases, "release", release)
+    instances = _leased(tmp_path, 4, TAKEN)
+    kept = Counted(tmp_path)
+    kept.client = "me"
+    there = Ending(kept, UnfitHosts(tmp_path))
+    for each in instances[:3]:
+        there.has_answered(str(each.data["key"]))
+    there.end(instances)
+    assert len(asked) == 1
+    assert sorted(released) == sorted(str(each.data["key"]) for each in instances)
+    monkeypatch.setattr(ending, "_JUST_NOW", 0.0)
+    there.end(instances)
+    assert len(asked) == 5
+
+
 def test_files_are_forgotten_of_a_host_that_has_lost_our_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
