@@ -469,14 +469,18 @@ class Launch:
             if state is None:
                 entries.pop(host.key, None)
                 continue
-            others = (h.to_json() for h in self._hosts if h.key != host.key)
             entries[host.key] = {
                 "host": host.to_json(),
                 "token": self._intent.token,
                 "state": state,
                 "instance": instance.to_json(),
-                "peers": list(itertools.islice(others, _PEERS)),
+                "peers": [told for key, told in self._first if key != host.key][:_PEERS],
             }
+
+    @functools.cached_property
+    def _first(self) -> list[tuple[str, dict[str, Any]]]:
+        """The first hosts of the pool, of which each host is recorded with `_PEERS` others."""
+        return [(host.key, host.to_json()) for host in self._hosts[: _PEERS + 1]]
 
     # After a try
 
