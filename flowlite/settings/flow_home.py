@@ -24,6 +24,7 @@ asking-<provider>.lock           held by the process that finishes a plan in the
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import stat
 import threading
@@ -51,6 +52,8 @@ def home(environment: Mapping[str, str] | None = None) -> Path:
     """
     variables = os.environ if environment is None else environment
     given = variables.get("FLOW_HOME")
+    if given and given.startswith("/") and ".." not in given:
+        return _absolute(given)
     try:
         path = Path(given or "~/.flowlite").expanduser()
     except RuntimeError as error:
@@ -61,6 +64,12 @@ def home(environment: Mapping[str, str] | None = None) -> Path:
         )
     # Paths below it are compared as texts, also by nodes.
     return Path(os.path.realpath(path)) if ".." in path.parts else path
+
+
+@functools.lru_cache(maxsize=8)
+def _absolute(given: str) -> Path:
+    # A supervisor asks for it several times for each node.
+    return Path(given)
 
 
 def check_owner(path: Path) -> None:

@@ -132,14 +132,13 @@ def boot() -> str:
 
 
 def _offset(home: Path) -> float:
-    path = home / FILE
     try:
-        facts = os.stat(path)
+        facts = os.stat(f"{home}/{FILE}")
         mark = (facts.st_ino, facts.st_mtime_ns)
         known = _known.get(str(home))
         if known is not None and known[0] == mark:
             return known[1]
-        told = json.loads(path.read_bytes())
+        told = json.loads((home / FILE).read_bytes())
         if told["boot"] == boot():
             offset = float(told["offset"])
             _known[str(home)] = (mark, offset)

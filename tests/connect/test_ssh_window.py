@@ -105,3 +105,14 @@ def test_what_has_come_is_read_at_once(
         theirs.sendall(b"%02d" % number)
         assert channel.recv(2) == b"%02d" % number
     assert len(calls) <= 21
+
+
+def test_what_is_offered_is_what_paramiko_offers() -> None:
+    here, there = socket.socketpair()
+    ours, theirs = Transport(here), paramiko.Transport(there)
+    try:
+        for kind in ("ciphers", "macs", "keys", "pubkeys", "kex", "compression"):
+            assert getattr(ours, f"preferred_{kind}") == getattr(theirs, f"preferred_{kind}")
+    finally:
+        here.close()
+        there.close()

@@ -8,6 +8,7 @@ input.
 
 from __future__ import annotations
 
+import functools
 import re
 import signal
 import threading
@@ -58,7 +59,7 @@ class Run:
 
     def begin(self, text: bytes, private: bool) -> None:
         """Sends the script."""
-        encoded = encode(text)
+        encoded = encode(text) if private else _encoded(text)
         if private or len(encoded) > _LONGEST_LINE:
             self._request(_BY_STDIN.encode())
             self.send((encoded + b"\n",))
@@ -194,6 +195,12 @@ class Run:
         text = f"kill -KILL -{pid} 2>/dev/null||kill -KILL {pid}".encode()
         with suppress(NodeUnreachable, TimeoutError, OSError):
             execute(self._link, text, timeout=_KILL_SECONDS, kill=False)
+
+
+@functools.lru_cache(maxsize=64)
+def _encoded(text: bytes) -> bytes:
+    """As `encode`. The same program is started on many hosts."""
+    return encode(text)
 
 
 class _AfterMark:

@@ -185,6 +185,11 @@ class Transport(paramiko.Transport):
         self._askers: dict[int, int] = {}
         self._refusals: dict[int, paramiko.ChannelException] = {}
 
+    def _filter_algorithm(self, kind: str) -> tuple[str, ...]:
+        # paramiko leaves out what is disabled, which is nothing, 16 times for each connection.
+        preferred: tuple[str, ...] = getattr(self, f"_preferred_{kind}")
+        return preferred
+
     def get_exception(self) -> Exception | None:
         """Returns the error that ended the connection. Threads that wait for an answer raise it.
 
