@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlite.api.client import Flow
+from flowlite.api.task import Task
 from flowlite.api.volume_files.files import sources_of
 from flowlite.cli import main
 from flowlite.connect.base import Connection
@@ -151,6 +152,32 @@ class TestOnThisMachine:
         for place in ("now", "then"):
             assert os.readlink(tmp_path / place / "runs" / "latest") == "step"
             assert (tmp_path / place / "runs" / "latest" / "f").read_text() == "x\n"
+
+    def test_a_node_that_cannot_be_reached_keeps_back_no_others(
+        self,
+        flow_home: Path,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        script = 'echo x > out; touch begun; while [ ! -e "$FLOW_HOME/go" ]; do sleep 0.02; done'
+        gang = submit(flow_home, shell(script), outputs=["out"], nodes=2)
+        eventually(lambda: len(list(gang.paths.directory.glob("nodes/**/begun"))) == 2)
+        reach = Task.reach
+
+        def only_node_1(task: Any, node: int) -> Any:
+            if node == 0:
+                raise NodeUnreachable("node 0 does not answer")
+            return reach(task, node)
+
+        monkeypatch.setattr(Task, "reach", only_node_1)
+        assert main(["outputs", gang.id, "--to", str(tmp_path / "now"), "--json"]) == 5
+        told = capsys.readouterr()
+        assert json.loads(told.out)["data"]["files"] == 1
+        assert "error: node 0 does not answer" in told.err
+        assert (tmp_path / "now" / "node1" / "out").read_text() == "x\n"
+        let_go(flow_home)
+        gang.end()
 
     def test_a_directory_that_cannot_be_read_is_told(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

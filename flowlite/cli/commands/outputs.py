@@ -16,7 +16,7 @@ import typer
 from flowlite.cli import output
 from flowlite.cli.common_options import Json
 from flowlite.cli.task_argument import OptionalTask, task_or_newest
-from flowlite.errors import ConfigError, NotFound
+from flowlite.errors import ConfigError, FlowError, NotFound
 
 if TYPE_CHECKING:
     from flowlite.api.task import Task
@@ -127,15 +127,26 @@ def _bring_now(task: Task[Any], to: Path | None, json: bool) -> None:
         )
     destination, copied = OutputDirectory(to.absolute()), node_files.CopyResult()
     places: set[str] = set()
+    errors: list[FlowError] = []
     for node in range(task.num_instances):
         below = f"node{node}/" if task.num_instances > 1 else ""
-        with task.reach(node) as there:
-            found = node_files.outputs_of(there, task.record.config["outputs"])
-            if found.place in places:
-                continue
-            places.add(found.place)
-            with Transfer(f"node {node}", found.size) as transfer:
-                copied.add(node_files.bring(there, found, destination, transfer.moved, below=below))
+        # Files are brought while a gang runs because one of its nodes may be in trouble: the others have theirs.
+        try:
+            with task.reach(node) as there:
+                found = node_files.outputs_of(there, task.record.config["outputs"])
+                if found.place in places:
+                    continue
+                places.add(found.place)
+                with Transfer(f"node {node}", found.size) as transfer:
+                    copied.add(
+                        node_files.bring(there, found, destination, transfer.moved, below=below)
+                    )
+        except FlowError as error:
+            errors.append(error)
+    if errors and not places:
+        raise errors[0]
+    for each in errors:
+        output.report(each)
     output.warn_of_left_out(copied.left_out)
     tell_copied(
         str(to),
@@ -146,3 +157,5 @@ def _bring_now(task: Task[Any], to: Path | None, json: bool) -> None:
         below=str(to),
         kind="outputs",
     )
+    if errors:
+        raise output.Quit(output.exit_code(errors[0]))
