@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from flowlite.connect.ssh import config as configuration
-from flowlite.connect.ssh import host_keys, kept_values, login
+from flowlite.connect.ssh import host_keys, kept_values, login, targets
 from flowlite.connect.ssh.kept_values import KeptValues, Sources
 from flowlite.connect.ssh.targets import SshTarget, resolve_target
 from flowlite.errors import ConfigError
@@ -92,6 +92,17 @@ def test_a_configuration_is_read_once(config: Config, readings: list[Path], sett
     assert resolve_target("box", path).host == "10.0.0.222"
     path.unlink()
     assert resolve_target("box", path).host == "box"
+
+
+def test_what_users_write_is_parsed_once(
+    config: Config, settled: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = config("Host box\n  HostName 10.0.0.1\n")
+    written = ("box", {"host": "box"}, {"host": "box", "port": 23})
+    found = [resolve_target(each, path) for each in written]
+    monkeypatch.setattr(targets, "_table", None)
+    assert [resolve_target(each, path) for each in written] == found
+    assert [each.port for each in found] == [22, 22, 23]
 
 
 def test_what_users_write_is_told_apart(config: Config, settled: None) -> None:

@@ -98,16 +98,17 @@ def resolve_target(
         ConfigError: `written` is invalid, or the configuration cannot be read.
     """
     config_file = config_file or os.environ.get("FLOW_SSH_CONFIG") or None
-    table = _table(written)
     file = str(config_file) if config_file else None
     # `~`, `%l` and the default user stand for the same as long as these are the same.
     person = (os.environ.get("HOME"), os.environ.get("USER"), os.getuid())
-    key = (*person, socket.gethostname(), file, str(table))
+    given = repr(written if isinstance(written, str) else dict(written))
+    key = (*person, socket.gethostname(), file, given)
     found = _resolved.find(key)
     if found is not None:
         return found
     sources = Sources()
-    return _resolved.keep(key, _resolve(table, file, 0, sources, with_jump=True), sources)
+    target = _resolve(_table(written), file, 0, sources, with_jump=True)
+    return _resolved.keep(key, target, sources)
 
 
 _resolved: KeptValues[SshTarget] = KeptValues()
