@@ -19,6 +19,7 @@ from flowlite.testing.cloud import CloudInABox
 from flowlite.testing.hosts import Cluster
 from flowlite.testing.hosts.root import USER
 from flowlite.testing.slurm import SlurmCluster
+from tests.flow_commands.run import flow
 from tests.helpers import eventually, kill_processes_of_home, whole_lines
 from tests.plugins.hosts import seen
 from tests.slurm.traces import jobs_of, left_of, processes_of
@@ -130,16 +131,7 @@ class User:
     def flow(self, *words: str) -> str:
         """What a command of `flow` prints; it must succeed."""
         with self.places.cluster.enter_laptop():
-            done = subprocess.run(
-                [sys.executable, "-m", "flowlite.cli", *words],
-                env=self.environment,
-                cwd=self.home,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=PATIENCE,
-                check=False,
-            )
+            done = flow(words, env=self.environment, cwd=self.home, timeout=PATIENCE)
         assert done.returncode == 0, f"flow {words}: {done.stdout}\n{done.stderr}"
         return done.stdout
 

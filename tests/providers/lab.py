@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowlite.state.store import Store
+from tests.flow_commands.run import flow
 from tests.helpers import eventually
 
 if TYPE_CHECKING:
@@ -62,16 +63,7 @@ class Lab:
     ) -> subprocess.CompletedProcess[str]:
         """Runs a command of `flow` on the laptop; its exit code must be that one."""
         with self.cluster.enter_laptop():
-            done = subprocess.run(
-                [sys.executable, "-m", "flowlite.cli", *arguments],
-                env=self.environment,
-                cwd=cwd or self.home,
-                capture_output=True,
-                text=True,
-                timeout=seconds,
-                stdin=subprocess.DEVNULL,
-                check=False,
-            )
+            done = flow(arguments, env=self.environment, cwd=cwd or self.home, timeout=seconds)
         said = f"flow {' '.join(arguments)}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert code is None or done.returncode == code, f"{said}\n{self.supervisor_logs()}"
         return done

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from tests.flow_commands.run import flow
 
 if TYPE_CHECKING:
     from flowlite.testing.cloud import CloudInABox
@@ -23,15 +23,7 @@ class Laptop:
         self.environment = {**box.client_environment(), **variables}
 
     def flow(self, *words: str, code: int = 0) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "flowlite.cli", *words],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=150,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
+        done = flow(words, env=self.environment, timeout=150)
         assert done.returncode == code, f"{words}\n{done.stdout}\n{done.stderr}"
         return done.stdout + done.stderr
 

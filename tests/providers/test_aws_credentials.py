@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -26,6 +25,7 @@ from flowlite.provider import Instance, LaunchPending, Provider, get_provider
 from flowlite.state import clock
 from flowlite.testing.cloud import CloudInABox
 from provider_adapters.aws import booting, session
+from tests.flow_commands.run import flow
 from tests.helpers import eventually, process_alive
 from tests.providers.aws_client import TYPE, ZONES, Client, groups
 from tests.providers.test_aws_gang import SECONDS, Laptop
@@ -48,16 +48,8 @@ def refused(
     laptop: Laptop, *words: str, credentials: Mapping[str, str] = REFUSED
 ) -> subprocess.CompletedProcess[str]:
     """`flow` in a shell whose secret key is none, or with other credentials."""
-    return subprocess.run(
-        [sys.executable, "-m", "flowlite.cli", *words],
-        env={**laptop.environment, **credentials},
-        cwd=laptop.home,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
+    environment = {**laptop.environment, **credentials}
+    return flow(words, env=environment, cwd=laptop.home, timeout=SECONDS)
 
 
 def supervisor(laptop: Laptop) -> int:

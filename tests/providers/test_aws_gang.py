@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from flowlite.testing.cloud import CloudInABox
+from tests.flow_commands.run import flow as run_flow
 from tests.helpers import eventually, kill_processes_of_home
 from tests.providers.aws_client import groups
 
@@ -54,16 +55,20 @@ class Laptop:
     def run(
         self, *words: str, cwd: Path | None = None, code: int = 0
     ) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [sys.executable, *words],
-            env=self.environment,
-            cwd=cwd or self.home,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
+        directory = cwd or self.home
+        if words[:2] == ("-m", "flowlite.cli"):
+            done = run_flow(words[2:], env=self.environment, cwd=directory, timeout=SECONDS)
+        else:
+            done = subprocess.run(
+                [sys.executable, *words],
+                env=self.environment,
+                cwd=directory,
+                capture_output=True,
+                text=True,
+                timeout=SECONDS,
+                stdin=subprocess.DEVNULL,
+                check=False,
+            )
         assert done.returncode == code, f"{words}\n{done.stdout}\n{done.stderr}"
         return done
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.flow_commands.run import flow as run_flow
 from tests.helpers import eventually
 from tests.slurm.site import SlurmSite
 
@@ -47,16 +48,7 @@ def test_a_project_a_setup_a_port_and_outputs(slurm_site: SlurmSite, tmp_path: P
 
     def flow(*words: str) -> str:
         with site.slurm.enter_laptop():
-            done = subprocess.run(
-                [sys.executable, "-m", "flowlite.cli", *words],
-                env=environment,
-                cwd=project,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=100,
-                stdin=subprocess.DEVNULL,
-            )
+            done = run_flow(words, env=environment, cwd=project, timeout=100)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

@@ -14,6 +14,7 @@ import pytest
 from flowlite.node.system import processes
 from flowlite.state.store import Store
 from flowlite.testing.slurm import SlurmCluster
+from tests.flow_commands.run import flow as run_flow
 from tests.helpers import eventually, kill_processes_of_home
 from tests.slurm.site import SlurmSite
 from tests.slurm.traces import left_of
@@ -82,14 +83,7 @@ def _task(pid: int) -> str:
 def flow(site: SlurmSite, directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Runs `flow` on the laptop."""
     with site.slurm.enter_laptop():
-        return subprocess.run(
-            [sys.executable, "-m", "flowlite.cli", *words],
-            cwd=directory,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
-        )
+        return run_flow(words, cwd=directory, timeout=300)
 
 
 def test_the_next_call_gets_the_job_and_its_imports(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from flowlite.node.config.python_command import STARTED_ANEW
+from tests.flow_commands.run import flow
 from tests.slurm.site import SlurmSite
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -64,11 +64,4 @@ def test_a_script_is_forked_from_what_the_one_before_has_left(
 def _flow(site: SlurmSite, directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Runs `flow` on the laptop."""
     with site.slurm.enter_laptop():
-        return subprocess.run(
-            [sys.executable, "-m", "flowlite.cli", *words],
-            cwd=directory,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
-        )
+        return flow(words, cwd=directory, timeout=300)

@@ -15,6 +15,7 @@ from flowlite.node.config import fencing
 from flowlite.supervise.attempt.node_verdict import PATIENCE
 from flowlite.testing.hosts import Host
 from flowlite.testing.slurm import SlurmCluster
+from tests.flow_commands.run import flow as run_flow
 from tests.helpers import eventually
 from tests.slurm.site import COUNT, STAY, SlurmSite, shell
 
@@ -26,9 +27,7 @@ _FLOW = [sys.executable, "-m", "flowlite.cli"]
 def flow(site: SlurmSite, *words: str) -> subprocess.CompletedProcess[str]:
     """Runs `flow` on the laptop."""
     with site.slurm.enter_laptop():
-        return subprocess.run(
-            [*_FLOW, *words], capture_output=True, text=True, check=False, timeout=100
-        )
+        return run_flow(words, timeout=100)
 
 
 def test_ranks_are_the_numbers_that_slurm_gives_to_the_nodes(
