@@ -91,7 +91,12 @@ def run(
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "test_folders.py", "-k", test],
         cwd=directory,
-        env={**environment, "PYTHONPATH": f"{ROOT}{os.pathsep}{directory}"},
+        env={
+            **environment,
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{directory}",
+            # The suite needs no plugin, and Hypothesis alone takes more than the rest of the start.
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        },
         capture_output=True,
         text=True,
         timeout=seconds,
