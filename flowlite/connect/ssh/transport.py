@@ -39,8 +39,8 @@ _PROXY_SECONDS = 2.0
 _SOON_SECONDS = 10.0
 # As in OpenSSH. Data of channels comes in packets of 32 KiB.
 _LARGEST_PACKET = 256 * 1024
-# Two packets of data.
-_READ_AHEAD = 64 * 1024
+# Enough for an answer. Each connection that waits holds as much memory.
+_READ_AHEAD = 4 * 1024
 
 # Lower its level to debug; errors reach the user as exceptions.
 LOG = "flowlite.ssh"
