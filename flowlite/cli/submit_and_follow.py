@@ -19,7 +19,7 @@ from flowlite.errors import FlowError
 from flowlite.supervise.money import price_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from flowlite.api.candidates.ranking import Candidates
     from flowlite.api.task import Task
@@ -166,7 +166,7 @@ def submit_and_follow(
 
     submitted: list[Task[Any]] = []
     try:
-        with interrupts.last_words(lambda: "".join(map(_goes_on, submitted))):
+        with interrupts.last_words(lambda: goes_on(submitted)):
             with warnings_as_lines():
                 flow = Flow(notify=lambda text: output.tell(f"note: {text}"))
                 task = flow.submit(
@@ -189,10 +189,11 @@ def submit_and_follow(
         return interrupted(submitted[0], detach)
 
 
-def _goes_on(task: Task[Any]) -> str:
-    """What is said of a task whose command was terminated."""
-    return (
+def goes_on(tasks: Iterable[Task[Any]]) -> str:
+    """What is said of tasks whose command was terminated."""
+    return "".join(
         f"\nterminated; task {task.name} ({task.id}) goes on without this command\n{_reach(task)}\n"
+        for task in tasks
     )
 
 

@@ -244,6 +244,29 @@ def test_nodes_that_a_run_keeps_are_under_the_cap_of_the_ladder(
 # Ctrl-C
 
 
+def test_sigterm_ends_the_command_which_says_that_the_run_goes_on(folder: Path) -> None:
+    words = [sys.executable, "-m", "flowlite.cli", "scale", "train.py", *LADDER, "--sleep-at", "2"]
+    with subprocess.Popen(
+        words,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent.parent)},
+    ) as running:
+        (task,) = eventually(
+            lambda: [t for t in Client().list_tasks(name="train-n1") if t.status == "running"],
+            timeout=90,
+        )
+        running.terminate()
+        _, err = running.communicate(timeout=90)
+    assert running.returncode == -signal.SIGTERM
+    assert f"terminated; task train-n1 ({task.id}) goes on without this command" in err
+    assert task.status == "running"
+    task.cancel()
+    task.wait(90)
+
+
 def test_ctrl_c_cancels_the_run_and_shows_what_was_measured(folder: Path) -> None:
     words = [sys.executable, "-m", "flowlite.cli", "scale", "train.py", *LADDER, "--sleep-at", "4"]
     with subprocess.Popen(

@@ -293,7 +293,12 @@ class _Left(Exception):
 
 def _run(flow: Flow, ladder: Ladder, config: TaskConfig, plan: Plan) -> Run:
     """Runs one task to its end. An error becomes the reason of the run."""
-    from flowlite.cli.submit_and_follow import follow, interrupted, warnings_as_lines
+    from flowlite.cli.submit_and_follow import (
+        follow,
+        goes_on,
+        interrupted,
+        warnings_as_lines,
+    )
 
     nodes, workers = plan.num_instances, plan.num_instances * plan.processes_per_node
     left = ladder.left(flow)
@@ -306,11 +311,12 @@ def _run(flow: Flow, ladder: Ladder, config: TaskConfig, plan: Plan) -> Run:
     submitted: list[Task[Any]] = []
     began = time.monotonic()
     try:
-        with warnings_as_lines():
-            # The cost was shown before the first run.
-            task = flow.submit(config, announce=submitted.append, show_plan=lambda plan: None)
-        output.tell(f"{_nodes(nodes)}: task {task.name} ({task.id})")
-        follow(task, ladder.show_logs)
+        with interrupts.last_words(lambda: goes_on(submitted)):
+            with warnings_as_lines():
+                # The cost was shown before the first run.
+                task = flow.submit(config, announce=submitted.append, show_plan=lambda plan: None)
+            output.tell(f"{_nodes(nodes)}: task {task.name} ({task.id})")
+            follow(task, ladder.show_logs)
         value, reason = _measured(task, ladder.metric)
     except CapExceeded as error:
         return Run(nodes, workers, reason=f"not run: {error}")
