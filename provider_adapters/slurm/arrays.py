@@ -79,6 +79,9 @@ class Arrays:
         with self._ledger.hold(token):
             size = int(launch.frozen["array"]["size"])
             array = self._ledger.begin(token, token, size, lambda: dict(launch.frozen))
+            if array.ended:
+                # All tasks that were there before have ended, perhaps long ago.
+                return None
             if not array.calls:
                 array = self._join(array, launch)
                 self._submit(array, launch, script)
@@ -99,9 +102,11 @@ class Arrays:
             if launch.ended or launch.calls:
                 return False
             array = self._ledger.read(token)
-            if array is not None and not array.calls:
+            if array is None or array.ended:
+                return False
+            if not array.calls:
                 return self._is_counted(array, launch)
-            if array is None or _index(launch) not in _indices(array):
+            if _index(launch) not in _indices(array):
                 return False
             self._submission.settle(array, repeat=False)
             array = self._ledger.read(token) or array
@@ -134,6 +139,9 @@ class Arrays:
     def forget_old(self) -> None:
         """Removes launches that ended long ago, and arrays whose tasks have all ended. Raises ProviderError."""
         for array in self._ledger.launches():
+            if not array.calls and clock.now() - array.at < _DAY_SECONDS:
+                # Those of its tasks that are there have ended, and others may come.
+                continue
             members = array.notes.get("members", {}).values()
             launches = [self._tasks.read(str(each["token"])) for each in members]
             over = all(each is None or each.ended for each in launches)

@@ -371,6 +371,36 @@ def test_a_task_ends_although_its_array_was_never_submitted(
     assert provider.list_instances("task0") == []
 
 
+def test_an_array_is_open_to_others_when_the_first_task_has_ended(
+    sweep_paper: Paper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = Sweep(sweep_paper, 3)
+    sweep.launch(0)
+    provider = sweep.providers[0]
+    provider.terminate(provider.list_instances("task0"))
+    # The listing of all tidies up.
+    assert provider.list_instances() == []
+    assert "1 of 3 are there" in str(sweep.launch(1))
+    assert "2 of 3 are there" in str(sweep.launch(2))
+    monkeypatch.setattr(arrays, "PATIENCE_SECONDS", 0.0)
+    sweep.all_waiting([1, 2])
+    assert [job.id for job in sweep.slurm.jobs] == ["7_1", "7_2"]
+
+
+def test_who_comes_after_an_array_was_closed_has_a_job_of_his_own(
+    sweep_paper: Paper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = Sweep(sweep_paper, 2)
+    sweep.launch(0)
+    provider = sweep.providers[0]
+    provider.terminate(provider.list_instances("task0"))
+    monkeypatch.setattr(arrays, "_DAY_SECONDS", 0.0)
+    assert provider.list_instances("task0") == provider.list_instances() == []
+    assert "job 7 waits" in sweep.all_waiting([1])[0]
+    (waiting,) = sweep.providers[1].list_instances("task1")
+    assert waiting.id == "7"
+
+
 def test_a_task_that_dies_before_it_knows_its_element(sweep_paper: Paper) -> None:
     """Nothing says it is gone as long as it may get nodes; and whoever ends it ends its element."""
     sweep = Sweep(sweep_paper, 2)
