@@ -8,8 +8,10 @@ launch has ended, and all but the first with the same comment are cancelled.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from flowlite.errors import ProviderError
 from flowlite.provider import LaunchPending
 from flowlite.state import clock
 from provider_adapters.rented.ledger import MADE, Call, Launch
@@ -50,6 +52,8 @@ class JobSubmission:
             comment = f"--comment={self._place.comment(launch.task, call.name)}"
             done = login.try_("sbatch", "--parsable", comment, input=script.encode())
         except SlurmUnreachable as error:
+            with suppress(ProviderError):
+                ledger.note(launch.token, unanswered=clock.now())
             raise LaunchPending(
                 f"whether the job was submitted is not known yet, it is looked up: {error}", _PAUSE
             ) from error
@@ -93,9 +97,11 @@ class JobSubmission:
             looks = int(found.notes.get("looks", 0)) + 1
             ledger.note(launch.token, looks=looks)
             if repeat and age >= _UNDERWAY_SECONDS and looks >= _LOOKS:
-                ledger.note(launch.token, doubtful=True, looks=None)
+                ledger.note(launch.token, doubtful=True, looks=None, unanswered=clock.now())
                 return False
-            if not repeat and age > _NEVER_SECONDS and looks >= _LOOKS:
+            # `sbatch` may have run for a minute, or once more. Others may wait for the job that is given up.
+            silent = clock.now() - max(call.at, float(found.notes.get("unanswered", 0.0)))
+            if not repeat and silent > _NEVER_SECONDS and looks >= _LOOKS:
                 ledger.refused(launch.token, call.name, {"why": "Slurm never had it"})
                 return True
             if repeat:

@@ -17,6 +17,7 @@ from flowlite.api.sweeps.sweep import together
 from flowlite.connect.values import Completed
 from flowlite.errors import CapacityUnavailable, ProviderError
 from flowlite.provider import Instance, LaunchIntent, LaunchPending, Plan
+from flowlite.state import clock
 from provider_adapters.rented.ledger import Ledger
 from provider_adapters.slurm import arrays, job_submission
 from provider_adapters.slurm.arrays import elements
@@ -369,6 +370,33 @@ def test_a_task_ends_although_its_array_was_never_submitted(
     for _ in range(job_submission._LOOKS):
         provider.terminate(provider.list_instances("task0"))
     assert provider.list_instances("task0") == []
+
+
+def test_the_end_of_one_task_does_not_give_up_the_array_of_the_others(
+    sweep_paper: Paper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`sbatch` had no answer for a minute, and the array shows up a moment later."""
+    sweep = Sweep(sweep_paper, 3)
+    slurm = sweep.slurm
+    sweep.launch(0)
+    sweep.launch(1)
+    now = [clock.now()]
+    monkeypatch.setattr(clock, "now", lambda: now[0])
+
+    def take_a_minute(tool: str, when: str) -> None:
+        now[0] += 60.0 if (tool, when) == ("sbatch", "after") else 0.0
+
+    slurm.crash = take_a_minute
+    lose_the_answer(sweep)
+    assert "not known yet" in str(sweep.launch(2))
+    provider = sweep.providers[0]
+    for _ in range(job_submission._LOOKS + 1):
+        provider.terminate(provider.list_instances("task0"))
+    slurm.listed = True
+    said = sweep.all_waiting([1, 2])
+    assert ["job 7_1 waits" in said[0], "job 7_2 waits" in said[1]] == [True] * 2
+    provider.terminate(provider.list_instances("task0"))
+    assert [job.id for job in slurm.live()] == ["7_1", "7_2"]
 
 
 def test_an_array_is_open_to_others_when_the_first_task_has_ended(
