@@ -203,6 +203,14 @@ def test_a_member_of_a_group_keeps_its_text(tmp_path: Path) -> None:
     assert group.exceptions[2].code == 5  # type: ignore[union-attr]
 
 
+def test_a_member_of_a_group_keeps_its_type_though_its_text_varies(tmp_path: Path) -> None:
+    """As that of an argument, whose text has its address. `except* ValueError` would not see it as a text."""
+    members = [ValueError(Custom(1)), KeyError("a")]
+    group = written(tmp_path / "r", ExceptionGroup("g", members)).exception
+    assert isinstance(group, ExceptionGroup)
+    assert [type(each) for each in group.exceptions] == [ValueError, KeyError]
+
+
 def test_an_exception_with_too_much_in_it_leaves_its_text(tmp_path: Path) -> None:
     path = tmp_path / "r"
     found = written(path, Plain("a" * 17_000_000))

@@ -7,7 +7,8 @@ There are four forms. The first three are tried out in the worker before they ar
    is for classes whose `__init__` takes other arguments than `args` holds, or which hold a lock or a socket. It comes
    second because it loses what C classes keep outside of both (the file name of FileNotFoundError, the object of
    UnicodeDecodeError);
-3. for a group, its message and its members, each in its own form; of one that has none, the text;
+3. for a group, its message and its members, each in its own form. One that has none keeps its type if it can be
+   pickled at all, such as one with an address in its text; of the others, the text is left;
 4. only the text, from which the client makes a `RemoteError`.
 """
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -114,7 +116,7 @@ def _forms(error: BaseException) -> Iterator[tuple[str, Any, bool]]:
     yield "pickle", error, True
     if isinstance(error, BaseExceptionGroup):
         members = [
-            (*(portable(each) or ("", b"")), f"{type_name(each)}: {text_of(each)}")
+            (*(portable(each) or _pickled(each)), f"{type_name(each)}: {text_of(each)}")
             for each in error.exceptions
         ]
         state = {name: item for name, item in vars(error).items() if _travels(item)}
@@ -128,6 +130,15 @@ def _forms(error: BaseException) -> Iterator[tuple[str, Any, bool]]:
     )
     state = {name: item for name, item in vars(error).items() if _travels(item)}
     yield "rebuild", (type(error), args, state), all(travels)
+
+
+def _pickled(error: BaseException) -> tuple[str, bytes]:
+    """Returns a pickle that loads as the same type, perhaps with another text; ("", b"") if there is none."""
+    with suppress(Exception):
+        stream = pickling.dumps(error, in_one_piece=True).joined()
+        if len(stream) <= _LARGEST_PICKLE and type(restore("pickle", stream)) is type(error):
+            return "pickle", stream
+    return "", b""
 
 
 def _travels(item: Any) -> bool:
