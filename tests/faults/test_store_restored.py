@@ -16,7 +16,7 @@ import pytest
 
 from flowlite.cli import main
 from flowlite.errors import StoreDamaged, StoreError
-from flowlite.state import backups, database
+from flowlite.state import backups, database, snapshots
 from flowlite.state.store import Store
 from flowlite.supervise.cleanup import store_copy, store_restore
 from tests.gangs import Gang, let_go, shell, submit, waiting
@@ -154,6 +154,23 @@ def test_the_tasks_of_a_restored_store_are_in_the_order_in_which_they_came(
     restored = Store(flow_home / "state.db")
     assert [each.id for each in restored.list_tasks()] == ["ta", "te", "tb", "tc", "td"]
     assert restored.find_task("train").id == "ta"
+
+
+def test_a_task_without_its_snapshot_keeps_its_place_among_the_others(flow_home: Path) -> None:
+    """`flow logs` shows the newest. All others are written again, which must not make them newer."""
+    store = Store(flow_home / "state.db")
+    for at, task_id in enumerate(("tc", "tb", "ta")):
+        directory = flow_home / "tasks" / task_id
+        directory.mkdir(parents=True)
+        (directory / "config.json").write_text("{}")
+        store.create_task(task(task_id, name="train", created_at=float(at)))
+    backups.take(flow_home / "state.db", backups.DAILY)
+    store.close()
+    (flow_home / "tasks" / "ta" / snapshots.NAME).unlink()
+    lose(flow_home)
+    store_restore.restore(flow_home, backups.list_backups(flow_home)[0])
+    restored = Store(flow_home / "state.db")
+    assert [each.id for each in restored.list_tasks()] == ["ta", "tb", "tc"]
 
 
 def test_a_new_store_has_nothing_to_copy_today(flow_home: Path) -> None:

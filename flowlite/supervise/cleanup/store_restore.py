@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import shutil
 import signal
@@ -188,9 +187,12 @@ def _end_supervisors(home: Path) -> list[str]:
 
 
 def _find_again(fresh: Path, found: list[Snapshot], done: Restored) -> None:
-    """Writes the rows of the snapshots over those of the copy. Snapshots are never older."""
+    """Writes the rows of the snapshots over those of the copy. Snapshots are never older.
+
+    Tasks that the copy does not have are newer than all others.
+    """
     with contextlib.closing(sqlite3.connect(fresh, isolation_level=None)) as db:
-        for snapshot in _in_order(db, found):
+        for snapshot in _in_order(found):
             before = _text_of(db, snapshot.task_id)
             db.execute("BEGIN IMMEDIATE")
             db.execute("SAVEPOINT task")
@@ -206,17 +208,15 @@ def _find_again(fresh: Path, found: list[Snapshot], done: Restored) -> None:
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
-def _in_order(db: sqlite3.Connection, found: Iterable[Snapshot]) -> list[Snapshot]:
-    """Returns snapshots in the order in which their tasks were added. Those that the copy does not have are newer."""
-    known = {task: place for place, task in db.execute("SELECT rowid, id FROM tasks")}
+def _in_order(found: Iterable[Snapshot]) -> list[Snapshot]:
+    """Returns snapshots in the order in which their tasks were added, as far as their times tell it."""
 
-    def place(snapshot: Snapshot) -> tuple[float, float]:
+    def created_at(snapshot: Snapshot) -> float:
         (task,) = snapshot.rows["tasks"]
-        created = task.get("created_at")
-        at = float(created) if isinstance(created, int | float) else 0.0
-        return known.get(snapshot.task_id, math.inf), at
+        at = task.get("created_at")
+        return at if isinstance(at, int | float) else 0.0
 
-    return sorted(found, key=place)
+    return sorted(found, key=created_at)
 
 
 def _text_of(db: sqlite3.Connection, task_id: str) -> tuple[Any, ...] | None:
@@ -226,23 +226,27 @@ def _text_of(db: sqlite3.Connection, task_id: str) -> tuple[Any, ...] | None:
 
 
 def _write(db: sqlite3.Connection, snapshot: Snapshot) -> None:
-    query = "SELECT cancel_requested_at FROM tasks WHERE id = ?"
-    cancelled = db.execute(query, (snapshot.task_id,)).fetchone()
+    query = "SELECT rowid, cancel_requested_at FROM tasks WHERE id = ?"
+    known = db.execute(query, (snapshot.task_id,)).fetchone()
     for table, rows in snapshot.rows.items():
         for row in rows:
             values = dict(row)
-            if table == "tasks" and cancelled is not None:
-                values["cancel_requested_at"] = values["cancel_requested_at"] or cancelled[0]
+            place = {}
+            if table == "tasks" and known is not None:
+                values["cancel_requested_at"] = values["cancel_requested_at"] or known[1]
+                # The task keeps its place in the order of tasks.
+                place = {"rowid": known[0]}
             if table == "instances":
                 values = as_held(db, values)
-            _replace(db, table, values)
+            _check(db, table, values)
+            insert_row(db, table, {**values, **place}, replace=True)
 
 
-def _replace(db: sqlite3.Connection, table: str, values: Mapping[str, Any]) -> None:
+def _check(db: sqlite3.Connection, table: str, values: Mapping[str, Any]) -> None:
+    """Raises ValueError if a table lacks columns for these values."""
     columns = {str(row[1]) for row in db.execute(f"PRAGMA table_info({table})")}
     if not set(values) <= columns:
         raise ValueError(f"{table} has no column {', '.join(sorted(set(values) - columns))}")
-    insert_row(db, table, values, replace=True)
 
 
 def _set_aside(path: Path) -> Path | None:
