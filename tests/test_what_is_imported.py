@@ -184,13 +184,21 @@ with contextlib.suppress(AttributeError):
 assert "flowlite.node.worker.load_call" in sys.modules"""
 
 
+FORK_SERVER_SETUP = (
+    "import contextlib, socket; from flowlite.node import __main__ as node; "
+    "node.SUBCOMMANDS['warm'] = ('forkserver.server', '_Caller', 0)"
+)
+
+
 def test_a_fork_server_looks_for_no_garbage_while_it_imports() -> None:
-    setup = (
-        "import contextlib, socket; from flowlite.node import __main__ as node; "
-        "node.SUBCOMMANDS['warm'] = ('forkserver.server', '_Caller', 0)"
-    )
     # One after each part, when what was imported has been set aside already.
-    assert collections_in(setup, FORK_SERVER) <= 2
+    assert collections_in(FORK_SERVER_SETUP, FORK_SERVER) <= 2
+
+
+def test_a_collector_that_sitecustomize_has_turned_off_stays_off_in_a_fork_server() -> None:
+    """Its workers are forked from it, and are to be like a Python of their own."""
+    program = "gc.disable(); node.main(['warm']); assert not gc.isenabled()"
+    assert collections_in(FORK_SERVER_SETUP, program) == 0
 
 
 def test_a_submission_within_a_call_starts_no_second_supervisor(flow_home: Path) -> None:

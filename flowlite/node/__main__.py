@@ -88,13 +88,16 @@ def main(arguments: list[str] | None = None) -> int:
         # asyncio imports ssl if it can: a third of the agent's memory, for nothing.
         sys.modules.setdefault("ssl", None)  # type: ignore[arg-type]
     is_awaited = name in ("agent", "warm")
+    # A `sitecustomize` that has turned it off means the workers, too, which are forked from a fork server.
+    is_collecting = gc.isenabled()
     if is_awaited:
         # The garbage collector would look through what is imported again and again, and find nothing.
         gc.disable()
     run: Callable[[list[str]], int] = getattr(import_module(f".{module}", __package__), function)
     if is_awaited:
         gc.freeze()
-        gc.enable()
+        if is_collecting:
+            gc.enable()
     return run(rest)
 
 
