@@ -84,7 +84,8 @@ def _with_fields(cls: type, slots: bool, kw_only: bool) -> Any:
             # It refers to the class, which is another one with slots.
             return None
     for name in annotations:
-        value = own.get(name, dataclasses.MISSING)
+        # Not `own[name]`: a `staticmethod` is asked for its function, as by `dataclasses`.
+        value = getattr(cls, name) if name in own else dataclasses.MISSING
         field: Any = value if type(value) is dataclasses.Field else dataclasses.field(default=value)
         if field.default.__class__.__hash__ is None:
             # All instances would share it. `dataclasses` has the words for that.

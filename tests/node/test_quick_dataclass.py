@@ -282,3 +282,14 @@ def test_a_default_that_all_instances_would_share_is_refused() -> None:
         @quick
         class Shared:
             x: list[int] = []  # noqa: RUF012
+
+
+@pytest.mark.parametrize("made_by", [quick, dataclasses.dataclass])
+@pytest.mark.parametrize("slots", [False, True])
+def test_a_default_that_is_a_static_method_is_its_function(made_by: Any, slots: bool) -> None:
+    class Counter:
+        count: Callable[[list[int]], int] = staticmethod(len)
+
+    made = made_by(slots=slots)(Counter)
+    assert dataclasses.fields(made)[0].default is len
+    assert made().count([1, 2]) == 2
