@@ -117,6 +117,22 @@ def test_patience_counts_from_the_first_damage_and_is_short_without_a_directory(
     assert patience.is_over()
 
 
+def test_patience_does_not_count_from_a_damage_of_days_ago(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gang runs for days in one step of its supervisor, which says nothing of the store meanwhile."""
+    now = time.monotonic()
+    monkeypatch.setattr(task_lease.clock, "monotonic", lambda: now)
+    patience = Patience(tmp_path)
+    assert not patience.is_over()
+    now += 86400.0
+    for _ in range(3):
+        assert not patience.is_over()
+        now += task_lease.DAMAGED_SECONDS / 3
+    now += 1
+    assert patience.is_over()
+
+
 @pytest.mark.usefixtures("cloud")
 def test_rented_machines_are_ended_though_the_store_is_gone(
     cloud: object, monkeypatch: pytest.MonkeyPatch

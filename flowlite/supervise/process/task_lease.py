@@ -32,6 +32,7 @@ class Patience:
     def __init__(self, task_directory: Path) -> None:
         self._directory = task_directory
         self._since: float | None = None
+        self._noted = 0.0
 
     def well(self) -> None:
         """Notes that the store can be used."""
@@ -40,7 +41,10 @@ class Patience:
     def is_over(self) -> bool:
         """Notes that the store cannot be used. Returns whether that has lasted too long."""
         now = clock.monotonic()
-        self._since = now if self._since is None else self._since
+        # It is noted every few seconds while it lasts, but not that it is over while a gang runs for days.
+        if self._since is None or now - self._noted > 2 * DAMAGED_SECONDS:
+            self._since = now
+        self._noted = now
         limit = DAMAGED_SECONDS if self._directory.exists() else REMOVED_SECONDS
         return now - self._since > limit
 
