@@ -124,3 +124,16 @@ def test_nodes_that_cost_nothing_are_told_for_as_long_as_it_takes(
     scene.lead()
     assert not scene.ended
     assert len(scene.tried) > 100
+
+
+@pytest.mark.parametrize("keeps_gangs", [False, True], ids=["hosts", "jobs"])
+def test_a_gang_on_nodes_that_cost_nothing_is_followed_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keeps_gangs: bool
+) -> None:
+    """A job of Slurm ends with its agents, and the results that are on its nodes would count as lost."""
+    scene = Scene(tmp_path, monkeypatch, price=0.0)
+    monkeypatch.setattr(scene.cloud, "keeps_gangs", keeps_gangs)
+    scene.room_at = 2000.0
+    scene.lead()
+    assert not scene.ended
+    assert len(scene.tried) > 100

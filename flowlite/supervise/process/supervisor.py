@@ -236,8 +236,8 @@ class Supervisor:
     async def _wait_for_store(self) -> None:
         """Waits until the store can be written, or until there is something to do without it.
 
-        The nodes are not asked anything meanwhile. Agents whose gang has ended stay for as long as a supervisor talks
-        to them, and so do their machines, which are charged.
+        Nodes that are charged are not asked anything meanwhile. Agents whose gang has ended stay for as long as a
+        supervisor talks to them, and so do their machines.
         """
         ended = False
         while True:
@@ -250,10 +250,15 @@ class Supervisor:
             except StoreDamaged:
                 return
             except StoreError as error:
-                if ended or not self._cancelled.is_set():
+                if ended:
                     continue
+                if not self._cancelled.is_set():
+                    if self._asked.plan.is_paid:
+                        continue
+                    # The next attempt goes on with the gang.
+                    return
                 if not (self._is_dear and self._should_have_stopped()):
-                    # The next attempt passes the cancellation on to the ranks.
+                    # It passes the cancellation on to the ranks.
                     return
                 # Whoever leads the task by now, or after this supervisor, ends them, too.
                 say(f"the nodes of the cancelled task are ended unrecorded: {error}")
