@@ -257,6 +257,26 @@ def test_of_many_instances_a_snapshot_encodes_those_that_have_changed(
     assert copy.rows["instances"][1]["ended_at"] == 20.0
 
 
+@pytest.mark.parametrize("damage", ["CAST(config AS BLOB)", "'{'"], ids=["bytes", "no JSON"])
+@pytest.mark.parametrize("skip", [False, True], ids=["", "skip_damaged"])
+def test_a_snapshot_can_be_read_whatever_is_in_the_row(
+    store: Store, damage: str, skip: bool
+) -> None:
+    """It is what a damaged store is restored from."""
+    store.create_task(task())
+    lease = leased(store)
+    (store.path.parent / "tasks" / "t1").mkdir(parents=True)
+    (store.path.parent / "tasks" / "t1" / "config.json").touch()
+    store.transition(lease, "starting", "")
+    with contextlib.closing(sqlite3.connect(store.path)) as db, db:
+        db.execute(f"UPDATE tasks SET config = {damage}")
+    with contextlib.closing(Store(store.path, skip_damaged=skip)) as again:
+        again.transition(lease, "running", "")
+    ((copy,), problems) = snapshots.read_all(store.path.parent)
+    assert problems == []
+    assert copy.rows["tasks"][0]["config"] == task().config
+
+
 def _fields(record: InstanceRecord) -> dict[str, object]:
     return {name: getattr(record, name) for name in record.__dataclass_fields__}
 

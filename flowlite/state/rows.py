@@ -111,8 +111,13 @@ def _instance_text(*values: Any) -> str:
 def _object_text(kind: type, values: Iterable[Any]) -> str:
     named = dict(zip(field_names(kind), values, strict=True))
     plain = {name: value for name, value in named.items() if name not in JSON_FIELDS}
-    stored = [f', "{name}": {named[name]}' for name in named if name in JSON_FIELDS]
+    stored = [f', "{name}": {_as_text(named[name])}' for name in named if name in JSON_FIELDS]
     return f"{json.dumps(plain)[:-1]}{''.join(stored)}}}"
+
+
+def _as_text(stored: Any) -> str:
+    # A flipped bit makes bytes of a text, which `json.loads` reads all the same.
+    return stored if isinstance(stored, str) else json.dumps(json.loads(stored))
 
 
 def encode(name: str, value: Any) -> Any:

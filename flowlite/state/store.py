@@ -575,9 +575,12 @@ class Store:
                 "instances": (InstanceRecord, self._instance_rows(task_id)),
                 "intents": (Intent, self._intent_rows(task_id)),
             }
+            for kind, found in rows.values():
+                for row in found:
+                    # Of what cannot be read, the older snapshot stays.
+                    self._one(kind, row)
             texts = {
-                name: [row_text(kind, row) for row in found if self._is_readable(kind, row)]
-                for name, (kind, found) in rows.items()
+                name: [row_text(kind, row) for row in found] for name, (kind, found) in rows.items()
             }
             snapshots.write(self.path.parent, task_id, texts)
 
@@ -618,9 +621,6 @@ class Store:
                 if not self._skip_damaged:
                     raise
         return found
-
-    def _is_readable(self, kind: type, row: sqlite3.Row) -> bool:
-        return bool(self._readable(kind, [row]))
 
     def _one(self, kind: type[_Row], row: sqlite3.Row) -> _Row:
         try:
