@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flowlite.connect.ssh.library import paramiko
-from flowlite.connect.ssh.transport import WINDOW, Transport
+from flowlite.connect.ssh.transport import WINDOW, Transport, _Packets
 from tests.helpers import eventually
 
 BLOCK = bytes(30_000)
@@ -116,3 +116,19 @@ def test_what_is_offered_is_what_paramiko_offers() -> None:
     finally:
         here.close()
         there.close()
+
+
+def test_a_greeting_is_not_read_ahead() -> None:
+    """One without end takes memory until it has lasted too long."""
+    asked: list[int] = []
+
+    class Endless:
+        send = close = None
+
+        def recv(self, size: int) -> bytes:
+            asked.append(size)
+            return b"x" * size if len(asked) < 9 else b""
+
+    with pytest.raises(EOFError):
+        _Packets(Endless()).readline(60)
+    assert max(asked) <= 128

@@ -53,15 +53,21 @@ class _HostSilent(EOFError):
 
 
 class _ReadAhead:
-    """A socket for a packetizer. It returns all that has come, also if fewer bytes are asked for."""
+    """A socket for a packetizer. It returns all that has come, also if fewer bytes are asked for.
+
+    Attributes:
+        least: How many bytes are asked for at least.
+    """
 
     def __init__(self, sock: Any) -> None:
         self._receive = sock.recv
         self.send = sock.send
         self.close = sock.close
+        # A greeting without end is read slowly, and given up before it takes much memory.
+        self.least = 0
 
     def recv(self, size: int) -> bytes:
-        found: bytes = self._receive(max(size, _READ_AHEAD))
+        found: bytes = self._receive(max(size, self.least))
         return found
 
 
@@ -80,7 +86,7 @@ class _Packets(paramiko.packet.Packetizer):
     def __init__(self, sock: Any) -> None:
         reading: Any = _ReadAhead(sock)
         super().__init__(reading)
-        self._sock = sock
+        self._sock, self._reading = sock, reading
         # What has come and was not asked for yet begins at `_begin`.
         self._came = b""
         self._begin = 0
@@ -105,6 +111,7 @@ class _Packets(paramiko.packet.Packetizer):
         # A message is read in two or three parts, each of which would take two calls of the system.
         end = self._begin + n
         if end > len(self._came):
+            self._reading.least = _READ_AHEAD
             rest = self._came[self._begin :]
             self._came, self._begin, end = b"", 0, n
             # It reads until it has at least as much.
