@@ -344,6 +344,26 @@ def test_one_of_many_tasks_of_a_name_is_found_by_the_index(store: Store) -> None
     assert "SCAN tasks" not in told, told
 
 
+def test_a_name_is_found_though_the_index_of_names_is_damaged(store: Store) -> None:
+    """Also one with which others begin."""
+    for number, name in enumerate(("train", "train-2", "train", "train-3")):
+        store.create_task(task(f"t{number}", name=name))
+    db = store._database._db
+    (page,) = db.execute(
+        "SELECT rootpage FROM sqlite_master WHERE name = 'tasks_by_name'"
+    ).fetchone()
+    (size,) = db.execute("PRAGMA page_size").fetchone()
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    store.close()
+    with store.path.open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\xff" * size)
+    with contextlib.closing(Store(store.path, skip_damaged=True)) as again:
+        assert again.find_task("train").id == "t2"
+        with pytest.raises(NotFound, match="several"):
+            again.find_task("tra")
+
+
 def test_unfinished_tasks_and_who_holds_them(store: Store) -> None:
     store.create_task(task("t1"))
     store.create_task(task("t2", state="failed"))

@@ -173,6 +173,9 @@ class Store:
         )
         if not near or not text:
             raise NotFound(f"no task {text!r}; `flow status` lists the tasks")
+        if exact := [row for row in near if row["name"] == text]:
+            # The index of names is damaged, and all that can be read was read.
+            return self._one(TaskRecord, exact[0])
         names = {row["name"] for row in near}
         by_id = [row for row in near if row["id"].startswith(text)]
         if len(near) == 1 or len(by_id) == 1 or (not by_id and len(names) == 1):
