@@ -21,6 +21,7 @@ from flowlite.api.sweeps.sweep_method import SweepMethod
 from flowlite.api.user_signature import takes_the_users_arguments
 from flowlite.api.world_of_one import world_of_one
 from flowlite.errors import SpecError
+from flowlite.in_worker import hidden_modules
 from flowlite.in_worker.on_node import on_a_node, refuse_on_a_node
 from flowlite.in_worker.signatures import signature_of
 
@@ -378,7 +379,8 @@ def _check(what: str, options: Mapping[str, Any]) -> None:
 
 
 def _checked(what: str, options: Mapping[str, Any]) -> TaskConfig:
-    from flowlite.spec.task import TaskConfig
+    with hidden_modules.named():
+        from flowlite.spec.task import TaskConfig
 
     try:
         return TaskConfig(**dict(options))

@@ -21,6 +21,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import ConfigError
+from flowlite.in_worker import hidden_modules
 from flowlite.node.system import trace
 
 if TYPE_CHECKING:
@@ -43,16 +44,9 @@ def supervisor_ahead(config: TaskConfig, provider: str | None = None) -> Iterato
 
     `provider` is the one that the caller has chosen, if any. Raises ConfigError if no task may be submitted here.
     """
-    try:
-        with _started_ahead(config, provider):
-            yield
-    except (ImportError, AttributeError) as error:
-        # Most modules are imported in this block, and may find a file of the user's in place of Python's own.
-        from flowlite.in_worker.hidden_modules import hidden_module
-
-        if hidden := hidden_module(error):
-            raise ImportError(hidden) from None
-        raise
+    # Most modules are imported in this block, and may find a file of the user's in place of Python's own.
+    with hidden_modules.named(), _started_ahead(config, provider):
+        yield
 
 
 def _started_ahead(config: TaskConfig, provider: str | None) -> AbstractContextManager[None]:

@@ -8,10 +8,30 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def named() -> Iterator[None]:
+    """A block that imports modules. If such a file makes that fail, it raises an ImportError that names the file."""
+    try:
+        yield
+    except Exception as error:
+        if hidden := hidden_module(error):
+            raise ImportError(hidden) from None
+        raise
 
 
 def hidden_module(error: BaseException) -> str:
-    """A sentence that names the file which hides a module of Python's; "" if the error has another cause."""
+    """A sentence that names the file which hides a module of Python's, and so led to an error or to its cause.
+
+    Returns "" if there is no such file.
+    """
+    return _named_by(error) or (_named_by(error.__cause__) if error.__cause__ else "")
+
+
+def _named_by(error: BaseException) -> str:
     if isinstance(error, ImportError):
         name, path = error.name, error.path
     elif isinstance(error, AttributeError):

@@ -49,7 +49,7 @@ class TaskConfig(Spec):
         grow: When such a gang takes nodes for which there is room again: "attempt" when its next attempt begins,
             "checkpoint" also while an attempt runs: its workers are asked to stop as before a preemption.
         spares: Further machines that are brought up with code, environment and imports, and have no rank. One of them
-            takes the rank of a node that is lost, if `retries` allow another attempt. They count in every cap.
+            takes the rank of a node that is lost, also without `retries`. They count in every cap.
         processes_per_node: Workers on each node; "auto" is one per GPU, or one. In manual mode, the number that the
             user's launcher is told to start there.
         gpu: GPUs of each node in canonical form ("h100:8"), None for CPU only. Of several, any will do.

@@ -92,7 +92,7 @@ def looks(made: Any, other: Any) -> list[Any]:
 
 def facts(cls: type) -> list[Any]:
     """What a class says of itself and of its fields."""
-    names = ("__slots__", "__weakref__", "__dict__", "__module__", "__doc__", *NAMES)
+    names = ("__slots__", "__dict__", "__module__", "__doc__", *NAMES)
     of_fields = ("name", "type", "default", "init", "repr", "hash", "compare", "kw_only")
     return [
         [
@@ -102,6 +102,8 @@ def facts(cls: type) -> list[Any]:
         [name for name in names if name in vars(cls)],
         [vars(cls)[name] for name in NAMES if name in vars(cls) and "__slots__" not in vars(cls)],
         hasattr(cls, "__replace__"),
+        # Not whether it has `__weakref__`: Python 3.11.2 leaves that of the class without slots in the one with slots.
+        cls.__weakrefoffset__ != 0,
     ]
 
 
