@@ -236,8 +236,14 @@ def elements(indices: list[str], asked: Mapping[str, Any]) -> str:
         else:
             spans.append([index, index])
     written = ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+    at_once = limit(asked, len(indices))
+    return f"{written}%{at_once}" if at_once else written
+
+
+def limit(asked: Mapping[str, Any], count: int) -> int:
+    """How many of `count` elements may run at a time; 0 if all of them may."""
     at_once = int(asked.get("at_once") or 0)
-    return f"{written}%{at_once}" if 0 < at_once < len(indices) else written
+    return at_once if at_once < count else 0
 
 
 def _token(launch: Launch) -> str:

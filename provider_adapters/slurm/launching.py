@@ -30,6 +30,7 @@ from flowlite.state import clock
 from provider_adapters.rented.gang_fit import fits
 from provider_adapters.rented.ledger import Call, Launch
 from provider_adapters.slurm import shared
+from provider_adapters.slurm.arrays import limit
 from provider_adapters.slurm.context import is_of, job_name
 from provider_adapters.slurm.first_contact import FirstContact
 from provider_adapters.slurm.kept_jobs import PATIENCE_SECONDS
@@ -208,8 +209,10 @@ class Launching:
         try:
             return self._arrays.bind(launch, self.script)
         except TooManySubmitted:
-            # The array has more elements than jobs may be submitted. Its tasks are submitted one after another.
-            if launch.frozen["array"].get("at_once"):
+            # The array has more elements than jobs may be submitted. Its tasks are submitted one after another, unless
+            # only Slurm holds them to the number that may run at a time.
+            asked = launch.frozen["array"]
+            if limit(asked, int(asked["size"])):
                 raise
             return None
 

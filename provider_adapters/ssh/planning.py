@@ -177,4 +177,6 @@ def _without_effect(config: TaskConfig) -> list[str]:
         notes.append("spot is ignored by the SSH provider")
     if config.gpu is None and (config.cpu is not None or config.memory is not None):
         notes.append("a task gets whole hosts; cpu and memory only choose which")
+    if config.max_price_per_hour is not None or config.max_cost is not None:
+        notes.append("hosts of a pool cost nothing: price and cost caps have no effect")
     return notes

@@ -488,9 +488,10 @@ def test_a_refused_array_refuses_every_task(sweep_paper: Paper) -> None:
     assert sweep.slurm.jobs == []
 
 
-def test_an_array_larger_than_the_limit_of_submitted_jobs(sweep_paper: Paper) -> None:
-    """Its tasks are submitted one after another, as others end."""
-    sweep = Sweep(sweep_paper, 3)
+@pytest.mark.parametrize("at_once", [0, 3])
+def test_an_array_larger_than_the_limit_of_submitted_jobs(sweep_paper: Paper, at_once: int) -> None:
+    """Its tasks are submitted one after another, as others end. `.map` names a number that holds none of them back."""
+    sweep = Sweep(sweep_paper, 3, at_once=at_once)
     slurm = sweep.slurm
     slurm.most = 1
     left = [0, 1, 2]

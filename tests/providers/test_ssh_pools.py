@@ -343,6 +343,11 @@ class TestPlan:
         assert plan.price_per_hour == 0
         assert [host["name"] for host in plan.options["hosts"]] == ["a", "b"]
 
+    @pytest.mark.parametrize("cap", ["max_price_per_hour", "max_cost"])
+    def test_it_says_that_caps_on_money_have_no_effect(self, flow_home: Path, cap: str) -> None:
+        assert any("caps have no effect" in note for note in self.plan(flow_home, **{cap: 5}).notes)
+        assert not any("caps" in note for note in self.plan(flow_home).notes)
+
     def test_a_volume_needs_a_way_to_be_shared(self, flow_home: Path) -> None:
         asked = {"num_instances": 2, "volumes": {"/data": "data"}}
         with pytest.raises(ConfigError) as caught:
