@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, field
+from dataclasses import asdict, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,9 +20,8 @@ from flowlite.errors import ConfigError, NodeUnreachable, ProviderError
 from flowlite.node.host_lease.client import NAME as LEASE
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.system.atomic_files import place
-from flowlite.provider.json_value import field_names
 from flowlite.state import clock
-from provider_adapters.ssh import host_answers, reused_threads
+from provider_adapters.ssh import host_answers
 from provider_adapters.ssh.pools import Host
 
 if TYPE_CHECKING:
@@ -116,8 +115,7 @@ class Facts:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Facts:
         """Reads the host's output, or the cached facts."""
-        kind: type = cls
-        names = field_names(kind)
+        names = {each.name for each in fields(cls)}
         values = {key: value for key, value in data.items() if key in names}
         values["pythons"] = tuple((str(p), str(v)) for p, v in values.get("pythons", ()))
         for name in ("gpus", "tools"):
@@ -307,7 +305,7 @@ def everywhere(
         work()
     else:
         for _ in range(min(_THREADS, len(listed))):
-            reused_threads.run(work)
+            threading.Thread(target=work, daemon=True).start()
     with changed:
         while len(results) < len(listed):
             left = None if patience is None else ended_at + patience - time.monotonic()

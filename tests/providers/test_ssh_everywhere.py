@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 
 import pytest
 
 from flowlite.errors import NodeUnreachable
-from provider_adapters.ssh import hosts, reused_threads
-from tests.helpers import eventually
+from provider_adapters.ssh import hosts
 
 
 def test_many_hosts_share_threads() -> None:
@@ -32,38 +30,6 @@ def test_hosts_are_asked_at_the_same_time() -> None:
         return number
 
     assert hosts.everywhere(range(hosts._THREADS), meet) == list(range(hosts._THREADS))
-
-
-def test_threads_are_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task asks its hosts one time after the other."""
-    monkeypatch.setattr(reused_threads, "IDLE_SECONDS", 60.0)
-    hosts.everywhere(range(8), int)
-    eventually(lambda: len(reused_threads._idle) >= 8)
-
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("a thread was started")
-
-    monkeypatch.setattr(threading, "Thread", refuse)
-    assert hosts.everywhere(range(8), str) == [str(number) for number in range(8)]
-    eventually(lambda: len(reused_threads._idle) >= 8)
-
-
-def test_threads_that_nobody_needs_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reused_threads, "_idle", [])
-    monkeypatch.setattr(reused_threads, "IDLE_SECONDS", 0.01)
-    used: list[threading.Thread] = []
-    hosts.everywhere(range(8), lambda _: used.append(threading.current_thread()))
-    eventually(lambda: not any(each.is_alive() for each in used))
-    assert reused_threads._idle == []
-    assert hosts.everywhere(range(8), str) == [str(number) for number in range(8)]
-
-
-def test_a_forked_process_starts_threads_of_its_own() -> None:
-    hosts.everywhere(range(8), int)
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if hosts.everywhere(range(8), int) == list(range(8)) else 1)
-    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_an_expected_error_is_an_answer() -> None:

@@ -3,8 +3,8 @@
 At its end the supervisor leaves one file of statistics for each thread in the directory PROFILE_DIRECTORY.
 """
 
+import contextlib
 import cProfile
-import marshal
 import os
 import sys
 import threading
@@ -16,27 +16,23 @@ if _directory and any("flowlite.supervise" in word for word in sys.orig_argv):
     # The one method that all threads go through, also those that do not call `Thread.run`.
     _thread: Any = threading.Thread
     _exit, _start = os._exit, _thread._bootstrap_inner
-    _begun: list[cProfile.Profile] = []
+    _ended: list[cProfile.Profile] = []
     _main = cProfile.Profile(time.thread_time)
 
     def _profiled(self: threading.Thread) -> None:
         profile = cProfile.Profile(time.thread_time)
-        # Some threads wait for more work when the supervisor exits.
-        _begun.append(profile)
         profile.enable()
         try:
             _start(self)
         finally:
             profile.disable()
+            _ended.append(profile)
 
     def _leave(code: int) -> None:
         _main.disable()
-        for number, profile in enumerate([_main, *_begun]):
-            # As `dump_stats`, which would count the wait of a thread that still lives by this thread's clock.
-            profile.snapshot_stats()
-            if profile.stats:
-                with open(os.path.join(_directory, f"{os.getpid()}-{number}.prof"), "wb") as file:
-                    marshal.dump(profile.stats, file)
+        for number, profile in enumerate([_main, *_ended]):
+            with contextlib.suppress(TypeError):
+                profile.dump_stats(os.path.join(_directory, f"{os.getpid()}-{number}.prof"))
         _exit(code)
 
     _thread._bootstrap_inner = _profiled
