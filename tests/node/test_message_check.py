@@ -21,7 +21,6 @@ from flowlite.node.rendezvous.actions import LeaderTime, Peer
 from flowlite.node.rendezvous.leader import Rendezvous
 from flowlite.node.rendezvous.member import Member
 from flowlite.node.rendezvous.supervisor_client import LeaderRefused, SupervisorClient
-from flowlite.supervise.attempt import leader_events
 from flowlite.supervise.attempt.leader_events import LeaderEventFilter
 from flowlite.supervise.process.journal import Journal
 from tests.tasks_made_by_hand import HandMade
@@ -222,31 +221,6 @@ def test_a_whole_event_is_taken(kind: str) -> None:
     message = {"type": "event", **STAMP, "event": event(kind)}
     check(message, message_check.TO_SUPERVISOR, "task-1")
     assert LeaderEventFilter(["i-0", "i-1"], 2).event(event(kind)) is not None
-
-
-@pytest.mark.parametrize("kind", sorted(EVENTS))
-def test_a_short_event_is_taken_as_it_is(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four events come from each node of a gang."""
-    said = event(kind)
-    assert leader_events.trimmed(said) == said
-    monkeypatch.setattr(leader_events, "trimmed", None)
-    assert LeaderEventFilter(["i-0", "i-1"], 2).event(said) == said
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"text": "x" * 20_000},
-        {"text": "a\udcff"},
-        {"more": [[]] * 1999},
-        {"more": ["x" * 9_000] * 9},
-    ],
-)
-def test_nothing_longer_is(more: dict[str, Any]) -> None:
-    said = {**event("warning"), **more}
-    found = LeaderEventFilter(["i-0", "i-1"], 2).event(said)
-    assert found == leader_events.trimmed(said)
-    assert found != said
 
 
 @pytest.mark.parametrize("value", [None, True, -1, 2**70, float("nan"), float("inf"), "1", [1]])

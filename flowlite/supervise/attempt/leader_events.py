@@ -7,7 +7,6 @@ are stored (`process/journal.py`).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -41,8 +40,6 @@ class LeaderEventFilter:
         """
         if not self._is_ours(event):
             return None
-        if _is_small(event):
-            return dict(event)
         found = trimmed(event)
         if found != event:
             # What it was before was checked on arrival.
@@ -66,18 +63,6 @@ class LeaderEventFilter:
         """Makes sure that a chunk of a stream comes from a worker of this gang. Raises MessageError."""
         if not self.is_on(rank, node):
             raise MessageError(f"chunk of rank {rank} on node {node}, which is not in the gang")
-
-
-def _is_small(event: Mapping[str, Any]) -> bool:
-    """Whether nothing would be cut off an event: it is as JSON shorter than any limit, and a value takes a character.
-
-    Of a large gang, there are thousands of events, and to look at each of their values in turn takes much longer.
-    """
-    try:
-        text = json.dumps(event, ensure_ascii=False)
-    except (TypeError, ValueError):
-        return False
-    return len(text) < _MOST_VALUES and text.isascii()
 
 
 def trimmed(value: Mapping[str, Any]) -> dict[str, Any]:
