@@ -27,6 +27,10 @@ class Laptop:
         assert done.returncode == code, f"{words}\n{done.stdout}\n{done.stderr}"
         return done.stdout + done.stderr
 
+    def code_of(self, *words: str) -> int:
+        """The exit code of a command, for one that is tried until it succeeds."""
+        return flow(words, env=self.environment, timeout=150).returncode
+
     def newest(self) -> str:
         """The id of the newest task."""
         return str(self._tasks()[0]["id"])

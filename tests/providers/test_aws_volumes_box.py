@@ -70,7 +70,9 @@ def test_a_disk_goes_from_task_to_task(box: CloudInABox, laptop: Laptop) -> None
     row = rf"scratch +aws +us-east-1\w +block +1 GB +- +\$0.08 +2\S+ +\$\S+ +- +{disk}"
     # A listing that lags has it at a machine that has ended.
     eventually(lambda: re.search(row, laptop.flow("volumes", "list")), timeout=60, every=0.2)
-    laptop.flow("volumes", "delete", "scratch", "--yes")
+    # The next one may lag once more.
+    delete = ("volumes", "delete", "scratch", "--yes")
+    eventually(lambda: laptop.code_of(*delete) == 0, timeout=60, every=0.2)
     assert box.aws.leftovers()["volumes"] == []
 
 
