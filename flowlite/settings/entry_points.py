@@ -16,6 +16,8 @@ from importlib import import_module
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from flowlite.node.system.atomic_files import content_of
+
 GROUP = "flowlite.providers"
 # Directories beside a package that hold its metadata.
 _METADATA = (".dist-info", ".egg-info")
@@ -75,19 +77,7 @@ def _announcements(directory: str) -> Iterator[tuple[str, str]]:
         package = _package_of(name, last_part)
         if package:
             with suppress(OSError, UnicodeDecodeError):
-                yield package, _content(f"{directory}/{name}/entry_points.txt").decode()
-
-
-def _content(path: str) -> bytes:
-    """Reads a file without `open`, which takes longer than the rest: there is one for each installed package."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        parts = []
-        while part := os.read(descriptor, 1 << 16):
-            parts.append(part)
-        return b"".join(parts)
-    finally:
-        os.close(descriptor)
+                yield package, content_of(f"{directory}/{name}/entry_points.txt").decode()
 
 
 def _package_of(name: str, directory: str) -> str:

@@ -166,6 +166,18 @@ def text_of(path: str, most: int = -1) -> str:
         return ""
 
 
+def content_of(path: str) -> bytes:
+    """Reads a file without `open`, which takes longer than the rest where there are many: processes, packages."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = []
+        while part := os.read(descriptor, 1 << 16):
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        os.close(descriptor)
+
+
 def names_in(directory: str | os.PathLike[str]) -> list[str]:
     """Returns the names of what is in a directory; none if it cannot be read."""
     try:

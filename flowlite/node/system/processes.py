@@ -11,6 +11,8 @@ import signal
 import sys
 import time
 
+from .atomic_files import content_of, place
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import asyncio
@@ -220,7 +222,7 @@ def marked(markers: Mapping[str, str]) -> set[int]:
         if name.isdigit() and int(name) != os.getpid():
             try:
                 # That of a dead process is empty.
-                environment = _content(f"/proc/{name}/environ")
+                environment = content_of(f"/proc/{name}/environ")
             except OSError:
                 continue
             if all(each in environment for each in needed) and needed <= set(
@@ -228,18 +230,6 @@ def marked(markers: Mapping[str, str]) -> set[int]:
             ):
                 found.add(int(name))
     return found
-
-
-def _content(path: str) -> bytes:
-    """Reads a file of /proc without `open`, which takes longer than the rest; this is done for every process."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        parts = []
-        while part := os.read(descriptor, 1 << 16):
-            parts.append(part)
-        return b"".join(parts)
-    finally:
-        os.close(descriptor)
 
 
 def writers(paths: Iterable[str], among: Iterable[int] | None = None) -> set[int]:
@@ -541,7 +531,5 @@ def write_program(path: Path, command: Sequence[str]) -> None:
     """Writes a shell script that runs a command and appends its own arguments to it."""
     import shlex
 
-    from . import atomic_files
-
     text = f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n'
-    atomic_files.place(text.encode(), str(path), 0o700)
+    place(text.encode(), str(path), 0o700)
