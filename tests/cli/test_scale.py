@@ -244,22 +244,31 @@ def test_nodes_that_a_run_keeps_are_under_the_cap_of_the_ladder(
 # Ctrl-C
 
 
-def test_sigterm_ends_the_command_which_says_that_the_run_goes_on(folder: Path) -> None:
-    words = [sys.executable, "-m", "flowlite.cli", "scale", "train.py", *LADDER, "--sleep-at", "2"]
+def signalled(
+    folder: Path, number: int, *, sleep_at: int
+) -> tuple[subprocess.Popen[str], Any, str, str]:
+    """A command that got a signal in its run of `sleep_at` workers: its process, the task, and what it said."""
+    name = f"train-n{sleep_at // 2}"
+    words = [sys.executable, "-m", "flowlite.cli", "scale", "train.py", *LADDER]
     with subprocess.Popen(
-        words,
-        stdout=subprocess.DEVNULL,
+        [*words, "--sleep-at", str(sleep_at)],
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent.parent)},
     ) as running:
         (task,) = eventually(
-            lambda: [t for t in Client().list_tasks(name="train-n1") if t.status == "running"],
+            lambda: [t for t in Client().list_tasks(name=name) if t.status == "running"],
             timeout=90,
         )
-        running.terminate()
-        _, err = running.communicate(timeout=90)
+        running.send_signal(number)
+        out, err = running.communicate(timeout=90)
+    return running, task, out, err
+
+
+def test_sigterm_ends_the_command_which_says_that_the_run_goes_on(folder: Path) -> None:
+    running, task, _, err = signalled(folder, signal.SIGTERM, sleep_at=2)
     assert running.returncode == -signal.SIGTERM
     assert f"terminated; task train-n1 ({task.id}) goes on without this command" in err
     assert task.status == "running"
@@ -268,21 +277,7 @@ def test_sigterm_ends_the_command_which_says_that_the_run_goes_on(folder: Path) 
 
 
 def test_ctrl_c_cancels_the_run_and_shows_what_was_measured(folder: Path) -> None:
-    words = [sys.executable, "-m", "flowlite.cli", "scale", "train.py", *LADDER, "--sleep-at", "4"]
-    with subprocess.Popen(
-        words,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent.parent)},
-    ) as running:
-        (task,) = eventually(
-            lambda: [t for t in Client().list_tasks(name="train-n2") if t.status == "running"],
-            timeout=90,
-        )
-        running.send_signal(signal.SIGINT)
-        out, err = running.communicate(timeout=90)
+    running, task, out, err = signalled(folder, signal.SIGINT, sleep_at=4)
     assert running.returncode == 130
     assert f"task train-n2 ({task.id}) is being cancelled" in err
     assert task.status == "cancelled"
