@@ -147,7 +147,7 @@ def _submit_all(starts: Sequence[Start], submitted: list[Task[Any]], json: bool)
 
 
 def _show_id(task: Task[Any]) -> None:
-    """Prints the id at once, since the task goes on whatever becomes of this command and of the reader."""
+    """Prints the id at once: the task keeps running if this command, or the program that reads its output, ends."""
     try:
         output.say(task.id)
         sys.stdout.flush()

@@ -71,7 +71,7 @@ def remembered() -> Iterator[None]:
 def last_words(words: Callable[[], str]) -> Iterator[None]:
     """While the block runs, SIGTERM ends the command as ever, but first what the function returns is written.
 
-    `timeout` and systems for continuous integration send it. What a command has started goes on then.
+    `timeout` and systems for continuous integration send it. The tasks that the command has started keep running.
     """
     usual = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if not usual or threading.current_thread() is not threading.main_thread():

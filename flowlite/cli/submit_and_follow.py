@@ -192,7 +192,7 @@ def submit_and_follow(
 def goes_on(tasks: Iterable[Task[Any]]) -> str:
     """What is said of tasks whose command was terminated."""
     return "".join(
-        f"\nterminated; task {task.name} ({task.id}) goes on without this command\n{_reach(task)}\n"
+        f"\nterminated; task {task.name} ({task.id}) keeps running without this command\n{_reach(task)}\n"
         for task in tasks
     )
 

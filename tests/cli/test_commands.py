@@ -560,7 +560,7 @@ def test_what_keeps_one_task_from_being_cancelled_lets_no_other_go_on(
     asked = [each.store.get_task(each.id).cancel_requested_at is not None for each in made]
     assert asked == [False, False, True]
     for each in made[:2]:
-        assert f"({each.id}) is not cancelled, and goes on" in ran.err
+        assert f"({each.id}) was not cancelled, and keeps running" in ran.err
     as_json = flow("cancel", "a", "c", "--json")
     assert as_json.code == StoreError.exit_code
     assert [each["name"] for each in as_json.json] == ["c"]

@@ -303,7 +303,7 @@ def test_sigterm_ends_the_command_which_says_that_the_task_goes_on(folder: Path)
     running.terminate()
     _, err = running.communicate(timeout=90)
     assert running.returncode == -signal.SIGTERM
-    assert f"terminated; task long ({task.id}) goes on without this command" in err
+    assert f"terminated; task long ({task.id}) keeps running without this command" in err
     assert f"flow cancel {task.id}" in err
     assert task.status == "running"
     task.cancel()

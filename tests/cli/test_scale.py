@@ -270,7 +270,7 @@ def signalled(
 def test_sigterm_ends_the_command_which_says_that_the_run_goes_on(folder: Path) -> None:
     running, task, _, err = signalled(folder, signal.SIGTERM, sleep_at=2)
     assert running.returncode == -signal.SIGTERM
-    assert f"terminated; task train-n1 ({task.id}) goes on without this command" in err
+    assert f"terminated; task train-n1 ({task.id}) keeps running without this command" in err
     assert task.status == "running"
     task.cancel()
     task.wait(90)

@@ -53,7 +53,7 @@ def cancel(
         try:
             asked.append((one, one.cancel()))
         except (FlowError, OSError) as error:
-            error.add_note(f"{one.name} ({one.id}) is not cancelled, and goes on")
+            error.add_note(f"{one.name} ({one.id}) was not cancelled, and keeps running")
             errors.append(error)
     if wait:
         for one, _ in asked:
